@@ -1,0 +1,224 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+)
+
+// QPType is a transport service, numbered as ibv_qp_type.
+type QPType uint8
+
+const (
+	RC QPType = 2 // reliable connection
+	UC QPType = 3 // unreliable connection
+	UD QPType = 4 // unreliable datagram
+)
+
+func (t QPType) String() string {
+	switch t {
+	case RC:
+		return "RC"
+	case UC:
+		return "UC"
+	case UD:
+		return "UD"
+	}
+	return fmt.Sprintf("QPType(%d)", uint8(t))
+}
+
+// State is a queue pair state, numbered as ibv_qp_state (IBTA 10.3.1).
+type State uint8
+
+const (
+	Reset State = iota
+	Init
+	RTR // ready to receive
+	RTS // ready to send
+	SQD // send queue drained or draining
+	SQE // send queue error (UC, UD)
+	Err
+)
+
+var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// WROpcode is the operation of a send work request, numbered as ibv_wr_opcode.
+type WROpcode uint8
+
+const (
+	WRWrite        WROpcode = 0
+	WRWriteWithImm WROpcode = 1
+	WRSend         WROpcode = 2
+	WRSendWithImm  WROpcode = 3
+	WRRead         WROpcode = 4
+	WRAtomicCmpSwp WROpcode = 5
+	WRAtomicFetAdd WROpcode = 6
+	WRLocalInv     WROpcode = 7
+	WRBindMW       WROpcode = 8
+	WRSendWithInv  WROpcode = 9
+	WRFlush        WROpcode = 14
+	WRAtomicWrite  WROpcode = 15
+)
+
+// SendFlags are the flags of a send work request, numbered as ibv_send_flags.
+type SendFlags uint8
+
+const (
+	Fence     SendFlags = 1 << 0 // start only after all earlier READs and atomics have completed
+	Signaled  SendFlags = 1 << 1 // deliver a completion on success
+	Solicited SendFlags = 1 << 2 // set the solicited event bit of the last packet
+	Inline    SendFlags = 1 << 3 // the payload was copied when the request was posted
+)
+
+// SendWQE is one entry of a send queue. The owner of the queue fills it; the
+// requester reads it, possibly many times, until it consumes the entry.
+type SendWQE struct {
+	ID         uint64
+	Opcode     WROpcode
+	Flags      SendFlags
+	Imm        uint32 // immediate data, or the key to invalidate, host order
+	RemoteAddr uint64
+	RKey       uint32
+	CompareAdd uint64
+	Swap       uint64
+	SGE        []mem.SGE // local segments; not used with Inline
+	Inline     []byte    // the payload, with Inline
+}
+
+// RecvWQE is one entry of a receive queue.
+type RecvWQE struct {
+	ID  uint64
+	SGE []mem.SGE
+}
+
+// SQ is what the requester needs of a send queue: entries numbered by a
+// free-running index. Entries in [consumed, Produced) belong to the requester.
+type SQ interface {
+	// Produced returns the index after the last posted entry.
+	Produced() uint32
+	// Entry returns entry i; it stays valid and unchanged until consumed.
+	Entry(i uint32) *SendWQE
+	// Consume returns all entries before upTo to the poster.
+	Consume(upTo uint32)
+}
+
+// RQ is what the responder needs of a receive queue, its own or a shared one.
+type RQ interface {
+	// Pop copies the oldest entry into dst, reusing the capacity of dst.SGE,
+	// and frees its slot. It reports false when the queue is empty.
+	Pop(dst *RecvWQE) bool
+}
+
+// CQ takes completions. Push never blocks; what happens on overflow is the
+// queue's business.
+type CQ interface {
+	Push(wc *WC)
+}
+
+// Event is an asynchronous event, numbered as ibv_event_type.
+type Event uint8
+
+const (
+	EventCQErr          Event = 0
+	EventQPFatal        Event = 1
+	EventQPReqErr       Event = 2
+	EventQPAccessErr    Event = 3
+	EventCommEst        Event = 4
+	EventSQDrained      Event = 5
+	EventPathMig        Event = 6
+	EventPathMigErr     Event = 7
+	EventDeviceFatal    Event = 8
+	EventPortActive     Event = 9
+	EventPortErr        Event = 10
+	EventLIDChange      Event = 11
+	EventPKeyChange     Event = 12
+	EventSMChange       Event = 13
+	EventSRQErr         Event = 14
+	EventSRQLimit       Event = 15
+	EventQPLastWQE      Event = 16
+	EventClientReregist Event = 17
+	EventGIDChange      Event = 18
+)
+
+var eventNames = [...]string{
+	"CQ error", "local work queue catastrophic error", "invalid request local work queue error",
+	"local access violation work queue error", "communication established", "send queue drained",
+	"path migrated", "path migration request error", "local catastrophic error", "port active", "port error",
+	"LID change", "P_Key change", "SM change", "SRQ catastrophic error", "SRQ limit reached",
+	"last WQE reached", "client reregistration", "GID table change",
+}
+
+func (e Event) String() string {
+	if int(e) < len(eventNames) {
+		return eventNames[e]
+	}
+	return fmt.Sprintf("Event(%d)", uint8(e))
+}
+
+// AddressVector says how to reach the peer of a queue pair (ibv_ah_attr with
+// its global route). On RoCEv2 the addresses are IP addresses written as GIDs.
+type AddressVector struct {
+	DGID         ib.GID
+	SGIDIndex    uint8
+	TrafficClass uint8 // IPv4 TOS or IPv6 traffic class of what we send
+	HopLimit     uint8
+	FlowLabel    uint32
+}
+
+// Attr is ibv_qp_attr: which fields Modify looks at is said by its mask.
+type Attr struct {
+	State           State
+	CurState        State
+	PathMTU         ib.MTU
+	QKey            uint32
+	RQPSN           ib.PSN // PSN expected first from the peer
+	SQPSN           ib.PSN // PSN of our first request
+	DestQPN         ib.QPN
+	Access          mem.Access // remote operations the QP allows
+	PKeyIndex       uint16
+	PortNum         uint8
+	SQDrainNotify   bool
+	AV              AddressVector
+	MaxRdAtomic     uint8 // READs and atomics outstanding as initiator
+	MaxDestRdAtomic uint8 // resources kept for READs and atomics as responder
+	MinRNRTimer     ib.RNRTimer
+	Timeout         ib.AckTimeout
+	RetryCnt        uint8 // 0..7
+	RNRRetry        uint8 // 0..7, 7 means for ever
+	SQDraining      bool  // query only
+}
+
+// AttrMask selects fields of Attr, numbered as ibv_qp_attr_mask.
+type AttrMask uint32
+
+const (
+	MaskState           AttrMask = 1 << 0
+	MaskCurState        AttrMask = 1 << 1
+	MaskSQDNotify       AttrMask = 1 << 2
+	MaskAccess          AttrMask = 1 << 3
+	MaskPKeyIndex       AttrMask = 1 << 4
+	MaskPort            AttrMask = 1 << 5
+	MaskQKey            AttrMask = 1 << 6
+	MaskAV              AttrMask = 1 << 7
+	MaskPathMTU         AttrMask = 1 << 8
+	MaskTimeout         AttrMask = 1 << 9
+	MaskRetryCnt        AttrMask = 1 << 10
+	MaskRNRRetry        AttrMask = 1 << 11
+	MaskRQPSN           AttrMask = 1 << 12
+	MaskMaxRdAtomic     AttrMask = 1 << 13
+	MaskAltPath         AttrMask = 1 << 14
+	MaskMinRNRTimer     AttrMask = 1 << 15
+	MaskSQPSN           AttrMask = 1 << 16
+	MaskMaxDestRdAtomic AttrMask = 1 << 17
+	MaskPathMigState    AttrMask = 1 << 18
+	MaskCap             AttrMask = 1 << 19
+	MaskDestQPN         AttrMask = 1 << 20
+)
