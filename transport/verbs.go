@@ -78,22 +78,28 @@ const (
 	Inline    SendFlags = 1 << 3 // the payload was copied when the request was posted
 )
 
-// SendWQE is one entry of a send queue. The owner of the queue fills it; the
-// requester reads it, possibly many times, until it consumes the entry.
+// SendWQE is the header of one entry of a send queue: fixed layout and no
+// pointer, so that a ring in C memory can hold it
+// (docs/decisions/0005-post-rings.md). The poster fills it; the requester reads
+// it until it consumes the entry.
 type SendWQE struct {
 	ID         uint64
 	Opcode     WROpcode
 	Flags      SendFlags
+	NumSGE     uint16
 	Imm        uint32 // immediate data, or the key to invalidate, host order
 	RemoteAddr uint64
 	RKey       uint32
+	InlineLen  uint32 // bytes of payload stored in the entry, with Inline
 	CompareAdd uint64
 	Swap       uint64
-	SGE        []mem.SGE // local segments; not used with Inline
-	Inline     []byte    // the payload, with Inline
+	AH         uint32 // address handle number (UD)
+	RemoteQPN  ib.QPN // (UD)
+	QKey       uint32 // (UD)
+	SRQN       uint32 // (XRC)
 }
 
-// RecvWQE is one entry of a receive queue.
+// RecvWQE is one receive request as the responder holds it.
 type RecvWQE struct {
 	ID  uint64
 	SGE []mem.SGE
@@ -104,9 +110,15 @@ type RecvWQE struct {
 type SQ interface {
 	// Produced returns the index after the last posted entry.
 	Produced() uint32
-	// Entry returns entry i; it stays valid and unchanged until consumed.
+	// Entry returns the header of entry i; it stays valid and unchanged until
+	// consumed.
 	Entry(i uint32) *SendWQE
-	// Consume returns all entries before upTo to the poster.
+	// SGEs returns the local segments of entry i, none with Inline.
+	SGEs(i uint32) []mem.SGE
+	// Inline returns the payload that was copied when entry i was posted.
+	Inline(i uint32) []byte
+	// Consume returns all entries before upTo to the poster. It is called
+	// before the completion of the last of them is pushed.
 	Consume(upTo uint32)
 }
 
