@@ -1,0 +1,107 @@
+package ib
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// This file is the arithmetic below the ICRC: CRC-32 registers (IEEE polynomial,
+// reflected, not inverted) as elements of GF(2)[x] modulo the polynomial. Bit 31
+// is the coefficient of x^0. Passing n zero bytes through the register
+// multiplies it by x^(8n), so everything here is linear in the register.
+
+var le = binary.LittleEndian
+
+// crcTables[k] maps the register's byte k to what it becomes four bytes later.
+var crcTables = buildCRCTables()
+
+func buildCRCTables() (t [4][256]uint32) {
+	for i := range t[3] {
+		s := crc32.IEEETable[i]
+		t[3][i] = s
+		for k := 2; k >= 0; k-- {
+			s = advance(s, 1)
+			t[k][i] = s
+		}
+	}
+	return t
+}
+
+// advance passes n zero bytes through the register, one at a time.
+func advance(s uint32, n int) uint32 {
+	for ; n > 0; n-- {
+		s = crc32.IEEETable[byte(s)] ^ s>>8
+	}
+	return s
+}
+
+// advance4 passes four zero bytes through the register. The four bytes of w, read
+// as little endian, are processed by advance4(s ^ w).
+func advance4(s uint32) uint32 {
+	return crcTables[0][byte(s)] ^ crcTables[1][byte(s>>8)] ^ crcTables[2][byte(s>>16)] ^ crcTables[3][s>>24]
+}
+
+// update passes p through the register. hash/crc32 is fast from 64 bytes on, in
+// multiples of 16 on amd64, and goes byte by byte through what is left of 16 (or
+// of 8 in shorter inputs): words are quicker there.
+func update(s uint32, p []byte) uint32 {
+	if whole := len(p) &^ 15; whole >= 64 {
+		s = ^crc32.Update(^s, crc32.IEEETable, p[:whole])
+		p = p[whole:]
+	}
+	for len(p) >= 4 {
+		s = advance4(s ^ le.Uint32(p))
+		p = p[4:]
+	}
+	for _, c := range p {
+		s = crc32.IEEETable[byte(s)^c] ^ s>>8
+	}
+	return s
+}
+
+// multiply returns the product of two registers.
+func multiply(a, b uint32) uint32 {
+	r := carryless(a, b) << 1 // bit 63 is x^0, the low half x^32 and above
+	return uint32(r>>32) ^ advance4(uint32(r))
+}
+
+// carryless is a 32 by 32 bit multiplication without carries, out of integer
+// multiplications: with only every fourth bit set, at most 8 partial products
+// meet in one place, and their sum stays inside the three bits above it.
+func carryless(a, b uint32) uint64 {
+	const m = 0x11111111
+	a0, a1, a2, a3 := uint64(a&m), uint64(a&(m<<1)), uint64(a&(m<<2)), uint64(a&(m<<3))
+	b0, b1, b2, b3 := uint64(b&m), uint64(b&(m<<1)), uint64(b&(m<<2)), uint64(b&(m<<3))
+	r0 := a0*b0 ^ a1*b3 ^ a2*b2 ^ a3*b1
+	r1 := a0*b1 ^ a1*b0 ^ a2*b3 ^ a3*b2
+	r2 := a0*b2 ^ a1*b1 ^ a2*b0 ^ a3*b3
+	r3 := a0*b3 ^ a1*b2 ^ a2*b1 ^ a3*b0
+	const w = 0x1111111111111111
+	return r0&w | r1&(w<<1) | r2&(w<<2) | r3&(w<<3)
+}
+
+// retreat takes one zero byte back out of the register: it multiplies by x^-8.
+func retreat(s uint32) uint32 {
+	// The upper byte of a table entry is different for each index.
+	for i, t := range crc32.IEEETable {
+		if t>>24 == s>>24 {
+			return (s^t)<<8 | uint32(i)
+		}
+	}
+	panic("ib: the CRC table is not a permutation in its upper byte")
+}
+
+// field16 maps a 16-bit big-endian field to its share of a register some bytes
+// later: upper byte, lower byte.
+type field16 [2][256]uint32
+
+// newField16 makes the map for a field with n bytes from its first one on.
+func newField16(n int) (f field16) {
+	for i := range 256 {
+		f[0][i] = advance(uint32(i), n)
+		f[1][i] = advance(uint32(i), n-1)
+	}
+	return f
+}
+
+func (f *field16) of(v uint16) uint32 { return f[0][v>>8] ^ f[1][v&255] }
