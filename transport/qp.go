@@ -64,3 +64,218 @@ type QPConfig struct {
 	// be unacknowledged; 0 means 256 KiB. The window in use adapts below it.
 	Window int
 }
+
+// noEvent is given to fail when no asynchronous event goes with the error:
+// what completes with an error status needs none (IBTA 10.10.2.3, 11.6.3).
+const noEvent Event = 0xff
+
+// QP is one queue pair as a pure state machine. Its methods belong to the owner
+// of its engine: one at a time, in any goroutine, never from inside Outbox, CQ,
+// SQ, RQ or Event callbacks. Nothing in it reads a clock, waits or locks, and
+// after NewQP and Modify the packet path allocates nothing.
+type QP struct {
+	cfg   QPConfig
+	state State
+	attr  Attr
+	path  Path // to the peer, from RTR on
+	req   requester
+	rsp   responder
+	turn  bool // whose turn it is in Transmit: the responder's
+	est   bool // EventCommEst was given
+}
+
+// NewQP returns a queue pair in state Reset. It trusts cfg.
+func NewQP(cfg QPConfig) *QP {
+	if cfg.Window == 0 {
+		cfg.Window = 256 << 10
+	}
+	q := &QP{cfg: cfg}
+	q.req.q, q.rsp.q = q, q
+	q.req.reset()
+	q.rsp.reset()
+	return q
+}
+
+// Num returns the number of the queue pair.
+func (q *QP) Num() ib.QPN { return q.cfg.Num }
+
+// State returns the state.
+func (q *QP) State() State { return q.state }
+
+// Query returns the attributes, as ibv_query_qp does.
+func (q *QP) Query() Attr {
+	a := q.attr
+	a.State, a.CurState = q.state, q.state
+	a.SQDraining = q.state == SQD && q.req.draining
+	return a
+}
+
+// Receive takes a packet whose destination is this queue pair. Packets that a
+// check refuses are dropped and counted (IBTA 9.6.1): wrong transport service,
+// state, P_Key or source address.
+func (q *QP) Receive(now time.Duration, in *Inbound) {
+	q.count(RcvdPkts)
+	info := in.Info()
+	switch {
+	case q.state < RTR || q.state == Err:
+		q.count(DropState) // IBTA 10.3.1: only RTR, RTS, SQD and SQE process packets
+	case in.Src.Unmap() != q.path.Dst:
+		q.count(DropSource) // IBTA 9.6.1.2: the source of a connected service is its peer
+	case info.Op == ib.KindCNP:
+		q.count(RPCNPIgnored)
+	case !ib.DefaultPKey.Matches(in.PKey()):
+		q.count(DropPKey)
+	case !q.cfg.Type.accepts(info.Transport):
+		q.count(DropTransport)
+	case info.Response:
+		if q.state != RTS && q.state != SQD {
+			q.count(DropState) // IBTA 10.3.1.3: nothing was sent yet
+			return
+		}
+		q.congestion(in)
+		q.req.receive(now, in)
+	default:
+		q.congestion(in)
+		if q.state == RTR && !q.est {
+			q.est = true
+			q.event(EventCommEst) // IBTA 11.6.3.1: the first packet may overtake the connection's set-up
+		}
+		q.rsp.receive(now, in)
+	}
+}
+
+// congestion counts a packet that a switch marked.
+func (q *QP) congestion(in *Inbound) {
+	if in.CE {
+		q.count(NPECNMarked)
+	}
+}
+
+// accepts says whether packets of a transport are for queue pairs of type t.
+func (t QPType) accepts(tr ib.Transport) bool {
+	switch t {
+	case RC:
+		return tr == ib.TransportRC
+	case UC:
+		return tr == ib.TransportUC
+	case UD:
+		return tr == ib.TransportUD
+	}
+	return false
+}
+
+// Kick says that the send or receive queue has new entries. In state Err they
+// complete at once, flushed (IBTA 10.3.1.7).
+func (q *QP) Kick(now time.Duration) {
+	if q.state == Err {
+		q.req.flush()
+		q.rsp.flush()
+		return
+	}
+	q.req.kick(now)
+}
+
+// Wants says what Transmit and TransmitControl would do now. It is cheap, and
+// exact but for one case: after news it may promise data that the window then
+// forbids, once.
+func (q *QP) Wants() Want {
+	return q.rsp.wants() | q.req.wants()
+}
+
+// TransmitControl writes the acknowledgements that are due. WantControl stays
+// set when out had no room.
+func (q *QP) TransmitControl(now time.Duration, out Outbox) { q.rsp.control(now, out) }
+
+// Transmit writes packets of requests or of READ responses, in turn, until
+// about budget bytes are written or out has no room. It returns the bytes.
+func (q *QP) Transmit(now time.Duration, out Outbox, budget int) (n int) {
+	q.turn = !q.turn
+	if q.turn {
+		if n = q.rsp.transmit(now, out, budget); n == 0 {
+			n = q.req.transmit(now, out, budget)
+		}
+		return n
+	}
+	if n = q.req.transmit(now, out, budget); n == 0 {
+		n = q.rsp.transmit(now, out, budget)
+	}
+	return n
+}
+
+// Deadline returns when Expire wants to be called, Never for not at all.
+func (q *QP) Deadline() time.Duration { return q.req.deadline() }
+
+// Expire runs the timers that are due. It is harmless at any other time.
+func (q *QP) Expire(now time.Duration) { q.req.expire(now) }
+
+// Destroy forgets all requests without completions and drops all references to
+// memory, as ibv_destroy_qp does.
+func (q *QP) Destroy() {
+	q.state = Reset
+	q.req.reset()
+	q.rsp.reset()
+}
+
+// fail moves the queue pair to state Err: what is queued is flushed, ev is told
+// unless it is noEvent. A NAK that is already due still goes out.
+func (q *QP) fail(_ time.Duration, ev Event) {
+	if q.state == Err || q.state == Reset {
+		return
+	}
+	q.state = Err
+	q.req.flush()
+	q.rsp.flush()
+	if ev != noEvent {
+		q.event(ev)
+	}
+}
+
+func (q *QP) event(ev Event) {
+	if q.cfg.Event != nil {
+		q.cfg.Event(ev)
+	}
+}
+
+func (q *QP) count(c Counter) { q.cfg.Counters.Inc(c) }
+
+// newPacket asks out for a packet to the peer with the headers of op and n bytes
+// of payload, and writes what all packets have: the base header, pad bytes. The
+// caller writes extension headers from ib.BTHSize on, the payload at the header
+// length of op, and calls commit. It returns nil when out has no room.
+func (q *QP) newPacket(out Outbox, op ib.Opcode, n int, seq uint64, ackReq, solicited bool) []byte {
+	pad := -n & 3
+	end := op.Info().HeaderLen + n
+	b := out.Packet(&q.path, end+pad+ib.ICRCSize)
+	if b == nil {
+		return nil
+	}
+	// MigReq is what adapters send when no path migration is armed (IBTA 17.2.8).
+	ib.BTH{
+		Opcode: op, Solicited: solicited, MigReq: true, Pad: uint8(pad), PKey: ib.DefaultPKey,
+		DestQP: q.attr.DestQPN, AckReq: ackReq, PSN: psnOf(seq),
+	}.Put(b)
+	for i := range pad {
+		b[end+i] = 0
+	}
+	return b
+}
+
+func (q *QP) commit(out Outbox) {
+	out.Commit()
+	q.count(SentPkts)
+}
+
+// Inside a queue pair PSNs are 64-bit sequence numbers that never wrap; headers
+// carry their low 24 bits.
+
+// seqBase keeps sequence numbers away from 0, so that "one before" is no
+// special case.
+const seqBase = 1 << 24
+
+// firstSeq is the sequence number of the first PSN of a connection.
+func firstSeq(p ib.PSN) uint64 { return seqBase + uint64(p&0xffffff) }
+
+func psnOf(seq uint64) ib.PSN { return ib.PSN(seq & 0xffffff) }
+
+// extend returns the sequence number with PSN p that is next to near.
+func extend(p ib.PSN, near uint64) uint64 { return near + uint64(int64(p.Sub(psnOf(near)))) }
