@@ -66,8 +66,7 @@ func buildOpcodes() (t [256]OpcodeInfo) {
 	for _, o := range operations {
 		t[o.code] = o.info(TransportRC)
 		if o.code <= 0x0b {
-			uc := o.info(TransportUC)
-			t[0x20|o.code] = uc
+			t[0x20|o.code] = o.info(TransportUC)
 		}
 		if o.code <= 0x17 {
 			t[0xa0|o.code] = o.info(TransportXRC)
