@@ -1,0 +1,44 @@
+# What the targets do is said by `make help`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# No version stamp: git refuses to answer in a checkout that belongs to somebody else, and go then fails.
+export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
+
+FUZZTIME ?= 10s
+
+.PHONY: help test lint race interop fuzz clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
+
+test: ## all tests: packages for them (installed when root on Debian, unless NOINSTALL=1), lint, race, a covering subset of interop
+	@test/all.sh
+
+lint: ## gofmt, go vet, staticcheck
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then printf 'gofmt would change:\n%s\n' "$$out"; exit 1; fi
+	go vet ./...
+	go tool -modfile=test/tools/go.mod staticcheck ./...
+
+race: ## go test -race ./... (no root, no network but loopback)
+	env -u GOROCE_INTEROP go test -race -timeout 8m ./...
+
+interop: ## the whole product of interop cases against Linux rxe in QEMU; takes hours
+	@echo "make interop: every interop case, on three kernels in QEMU, after the Debian packages for it"
+	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make interop: cannot run without these packages"; exit 1; }
+	GOROCE_INTEROP=full go test -count=1 -timeout 6h -v ./test/interop
+
+fuzz: ## every fuzz target for FUZZTIME (default 10s)
+	@echo "make fuzz: every fuzz target for $(FUZZTIME)"
+	@found=0; \
+	while IFS=: read -r file name; do \
+		found=$$((found + 1)); \
+		echo "== $$name in $${file%/*}"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$${file%/*}"; \
+	done < <(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/func //' | sort); \
+	if [ $$found -eq 0 ]; then echo "make fuzz: no fuzz target found"; exit 1; fi
+
+clean: ## remove what builds and tests left in the checkout
+	rm -rf build

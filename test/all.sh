@@ -1,0 +1,73 @@
+#!/bin/bash
+# all.sh: what `make test` does. It stops at the first failure; what the machine lacks is skipped, and named at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+echo "make test: Debian packages that the tests need are named, and installed when root on Debian unless NOINSTALL is set;"
+echo "           then gofmt, go vet, staticcheck; go test -race ./...; a covering subset of the interop cases (Linux rxe in QEMU)."
+
+command -v go >/dev/null || { echo "make test: FAILED: no go command in PATH; Go 1.26 or later is needed (https://go.dev/dl)"; exit 1; }
+
+skipped=()
+step() { printf '\n== %s\n' "$*"; }
+
+# The race detector needs a C compiler, which a machine with nothing but Go may lack.
+# It sets compiler to yes or no.
+want_compiler() {
+	compiler=yes
+	command -v "$(go env CC)" >/dev/null && return
+	echo "C compiler for go test -race: packages gcc libc6-dev"
+	if [ -z "${NOINSTALL:-}" ] && [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ]; then
+		{ apt-get install -y -q --no-install-recommends gcc libc6-dev ||
+			{ apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }; } </dev/null
+	else
+		compiler=no
+		skipped+=("the race detector (the tests ran without it): no C compiler; as root on Debian: apt-get install gcc libc6-dev")
+	fi
+}
+
+# The script of the interop tests answers 3 when it may not install what is missing.
+# It sets interop to yes or no.
+want_interop() {
+	local status=0
+	interop=yes
+	test/interop/setup.sh </dev/null || status=$?
+	case $status in
+	0) ;;
+	3)
+		interop=no
+		skipped+=("interop against Linux rxe: Debian packages are missing, see the first step")
+		;;
+	*)
+		echo "make test: FAILED: test/interop/setup.sh ended with status $status"
+		exit 1
+		;;
+	esac
+}
+
+step "packages"
+want_compiler
+want_interop
+
+step "gofmt, go vet, staticcheck"
+make --no-print-directory lint
+
+step "unit tests"
+if [ "$compiler" = yes ]; then
+	make --no-print-directory race
+else
+	env -u GOROCE_INTEROP CGO_ENABLED=0 go test -timeout 8m ./...
+fi
+
+step "interop subset"
+if [ "$interop" = yes ]; then
+	GOROCE_INTEROP=subset go test -count=1 -timeout 12m ./test/interop
+else
+	echo "skipped"
+fi
+
+echo
+echo "make test: passed"
+for what in "${skipped[@]}"; do
+	echo "make test: SKIPPED $what"
+done
