@@ -1,0 +1,246 @@
+package transport
+
+import (
+	"slices"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+)
+
+// readResource remembers one READ request, so that its responses can be written
+// piece by piece, and again when the requester asks again (IBTA 9.7.5.1.? ,
+// responder resources).
+type readResource struct {
+	first, last uint64 // sequence numbers of its responses
+	start       uint64 // where the present answer began
+	next        uint64 // next response to write; last+1: all written
+	va          uint64
+	length      uint32
+	rkey        uint32
+	msn         uint32   // shown in all its responses (IBTA C9-148)
+	before      ackPoint // the last SEND or WRITE packet before it
+}
+
+func (res *readResource) answered() bool { return res.next > res.last }
+
+// readQueue is a ring of the last MaxDestRdAtomic READs in PSN order.
+type readQueue struct {
+	ring   []readResource
+	tail   uint64     // index of the oldest; free-running, modulo the ring's length
+	head   uint64     // index after the youngest
+	at     uint64     // the oldest that is not answered, or head
+	source mem.Cursor // the memory of READ at
+	open   bool       // source is open
+}
+
+func (rq *readQueue) slot(i uint64) *readResource { return &rq.ring[i%uint64(len(rq.ring))] }
+
+// pending reports whether responses are due.
+func (rq *readQueue) pending() bool { return rq.at < rq.head }
+
+// current returns the oldest READ that is not answered; there is one.
+func (rq *readQueue) current() *readResource { return rq.slot(rq.at) }
+
+// full reports whether another READ would need the resource of one that is not
+// answered yet, or there are no resources at all.
+func (rq *readQueue) full() bool { return rq.head-rq.at >= uint64(len(rq.ring)) }
+
+// add appends a READ, in place of the oldest answered one if need be.
+func (rq *readQueue) add(res readResource) {
+	*rq.slot(rq.head) = res
+	rq.head++
+	rq.tail = max(rq.tail, rq.head-min(rq.head, uint64(len(rq.ring))))
+}
+
+// search returns the index of the first READ whose last response is not before
+// seq, or head.
+func (rq *readQueue) search(seq uint64) uint64 {
+	lo, hi := rq.tail, rq.head
+	for lo < hi {
+		if mid := (lo + hi) / 2; rq.slot(mid).last < seq {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// find returns the READ that has a response seq, or nil.
+func (rq *readQueue) find(seq uint64) *readResource {
+	if i := rq.search(seq); i < rq.head && rq.slot(i).first <= seq {
+		return rq.slot(i)
+	}
+	return nil
+}
+
+// after returns the first READ after seq, or nil. No READ has a response seq.
+func (rq *readQueue) after(seq uint64) *readResource {
+	if i := rq.search(seq); i < rq.head {
+		return rq.slot(i)
+	}
+	return nil
+}
+
+// restart makes the responses from seq on due again, seq being one of the
+// responses of a READ in the ring.
+func (rq *readQueue) restart(seq uint64) {
+	i := rq.search(seq)
+	res := rq.slot(i)
+	res.start, res.next = seq, seq
+	if i < rq.at {
+		rq.at = i
+		rq.close()
+	}
+}
+
+// advance goes on to the next READ that is not answered.
+func (rq *readQueue) advance() {
+	rq.close()
+	for rq.pending() && rq.current().answered() {
+		rq.at++
+	}
+}
+
+// close drops the reference to the memory of the current READ.
+func (rq *readQueue) close() {
+	rq.source.Reset()
+	rq.open = false
+}
+
+// reset forgets all READs.
+func (rq *readQueue) reset() {
+	rq.close()
+	rq.tail, rq.head, rq.at = 0, 0, 0
+}
+
+// resize makes room for n READs and keeps the youngest of those there are.
+func (rq *readQueue) resize(n int) {
+	if n == len(rq.ring) {
+		return
+	}
+	keep := min(rq.head-rq.tail, uint64(n))
+	var kept []readResource
+	for i := rq.head - keep; i < rq.head; i++ {
+		kept = append(kept, *rq.slot(i))
+	}
+	rq.reset()
+	rq.ring = slices.Grow(kept, n-len(kept))[:n]
+	rq.head = keep
+	rq.advance()
+}
+
+// read takes a new READ request. Its memory is checked now and read later (see
+// responder).
+func (r *responder) read(now time.Duration, in *Inbound) {
+	h := in.RETH()
+	// More READs at a time than agreed on: IBTA 9.7.5.2.4, invalid request.
+	if r.q.attr.Access&mem.RemoteRead == 0 || r.reads.full() || h.Length > maxMessage {
+		r.invalid(now)
+		return
+	}
+	s := r.target.Remote(r.q.cfg.Mem, r.q.cfg.PD, h.RKey, h.VA, uint64(h.Length), mem.RemoteRead)
+	r.target.Reset()
+	if s != mem.OK {
+		r.denied(now, s, r.expected)
+		return
+	}
+	r.countMessage()
+	packets := max(1, (uint64(h.Length)+uint64(r.mtu)-1)/uint64(r.mtu))
+	r.reads.add(readResource{
+		first: r.expected, last: r.expected + packets - 1, start: r.expected, next: r.expected,
+		va: h.VA, length: h.Length, rkey: h.RKey, msn: r.msn, before: r.last,
+	})
+	r.expected += packets
+}
+
+// replay takes a duplicate READ request: the requester has not got the
+// responses from seq on. It must name exactly the rest of the original, and
+// does not go back behind an earlier repetition (IBTA 9.4.4, 9.7.5.1.? ; Linux
+// hw/hfi1/rc.c, rxe_resp.c); anything else, and a READ whose resource has been
+// recycled, is dropped (IBTA 9.9.3 class D). The memory is checked and read
+// anew.
+func (r *responder) replay(h ib.RETH, seq uint64) {
+	res := r.reads.find(seq)
+	if res == nil || r.q.attr.Access&mem.RemoteRead == 0 {
+		r.q.count(DropNoResource)
+		return
+	}
+	done := (seq - res.first) * uint64(r.mtu)
+	if seq < res.start || h.RKey != res.rkey || h.VA != res.va+done || uint64(h.Length)+done != uint64(res.length) {
+		r.q.count(DropDuplicate)
+		return
+	}
+	r.reads.restart(seq)
+}
+
+// transmit writes READ responses in PSN order, about budget bytes at most, and
+// returns the bytes written. A READ of any length is only a position that moves.
+func (r *responder) transmit(now time.Duration, out Outbox, budget int) (n int) {
+	for n < budget && r.reads.pending() {
+		size := r.putResponse(now, out, r.reads.current())
+		if size == 0 {
+			break
+		}
+		n += size
+	}
+	return n
+}
+
+// putResponse writes the next response of res, the current READ, and returns its
+// size. It returns 0 when there was no room or the memory has gone.
+func (r *responder) putResponse(now time.Duration, out Outbox, res *readResource) int {
+	if !r.reads.open {
+		s := r.reads.source.Remote(r.q.cfg.Mem, r.q.cfg.PD, res.rkey, res.va, uint64(res.length), mem.RemoteRead)
+		if s != mem.OK {
+			r.failRead(now, s, res)
+			return 0
+		}
+		r.reads.open = true
+	}
+	offset := (res.next - res.first) * uint64(r.mtu)
+	payload := int(min(uint64(r.mtu), uint64(res.length)-offset))
+	op := responseOpcode(res)
+	b := r.q.newPacket(out, op, payload, res.next, false, false)
+	if b == nil {
+		return 0
+	}
+	if op != ib.OpRCReadResponseMiddle {
+		ib.AETH{Syndrome: ib.AckSyndrome(ib.CreditsInvalid), MSN: res.msn}.Put(b[ib.BTHSize:])
+	}
+	if s := r.reads.source.CopyOut(b[op.Info().HeaderLen:][:payload], offset); s != mem.OK {
+		r.failRead(now, s, res)
+		return 0
+	}
+	r.q.commit(out)
+	if res.next++; res.answered() {
+		r.reads.advance()
+	}
+	return len(b)
+}
+
+// responseOpcode returns the opcode of the next response. Every answer, also one
+// that begins within the READ, begins with FIRST or ONLY (IBTA 9.4.4; Linux
+// rxe_comp.c accepts nothing else).
+func responseOpcode(res *readResource) ib.Opcode {
+	switch first, last := res.next == res.start, res.next == res.last; {
+	case first && last:
+		return ib.OpRCReadResponseOnly
+	case first:
+		return ib.OpRCReadResponseFirst
+	case last:
+		return ib.OpRCReadResponseLast
+	}
+	return ib.OpRCReadResponseMiddle
+}
+
+// failRead ends the connection because the memory of a READ cannot be read any
+// more. The NAK has the PSN of the response that could not be written; the READs
+// behind it are forgotten, and so are ACKs past it.
+func (r *responder) failRead(now time.Duration, s mem.Status, res *readResource) {
+	seq := res.next
+	r.ackDue = r.ackDue && !r.blocked(r.ack.seq)
+	r.reads.reset()
+	r.denied(now, s, seq)
+}
