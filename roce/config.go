@@ -1,0 +1,93 @@
+package roce
+
+import (
+	"crypto/rand"
+	"io"
+	"log/slog"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/roce/netio"
+)
+
+// Never is the deadline of a device that waits for nothing.
+const Never = time.Duration(math.MaxInt64)
+
+// Config says how a device is opened. Its zero value needs only Addr or Peer.
+type Config struct {
+	// Addr is the local address, which has to be one of this host. The zero
+	// value means the source address of the route to Peer.
+	Addr netip.Addr
+	// Peer is an address to be reached, used when Addr is not given.
+	Peer netip.Addr
+	// Port is the UDP port, of both sides; 0 means 4791.
+	Port uint16
+	// Name is the device's name; empty means "roce0".
+	Name string
+
+	// NoGSO and NoGRO switch off segmentation and coalescing of UDP.
+	NoGSO, NoGRO bool
+	// RecvBuffer and SendBuffer are sizes of the socket's buffers in bytes; 0
+	// means what netio.UDPConfig says.
+	RecvBuffer, SendBuffer int
+	// Wrap, if set, is put around the UDP backend: a tap, a fault wrapper.
+	Wrap func(netio.Backend) netio.Backend
+	// Backend replaces UDP altogether. The device closes it.
+	Backend netio.Backend
+
+	// Manual makes a device without a goroutine: packets move only inside
+	// Device.Progress, and Poll only looks.
+	Manual bool
+	// Clock returns the time since an arbitrary start; nil means the
+	// monotonic clock. A manual device has the time of its last Progress.
+	Clock func() time.Duration
+	// Rand is where queue pair numbers, keys and first PSNs come from; nil
+	// means crypto/rand.
+	Rand io.Reader
+	// Spin is how long CQ.Wait polls before it blocks; 0 means 50 us, negative
+	// not at all.
+	Spin time.Duration
+	// Window bounds the bytes of packets that one queue pair may have
+	// unacknowledged; 0 means 256 KiB. The window in use adapts below it.
+	Window int
+	// Logger is told of what operators want to know; nil is silent. It is
+	// never called with a lock held.
+	Logger *slog.Logger
+}
+
+// filled returns the configuration with defaults in place.
+func (c Config) filled() Config {
+	if c.Name == "" {
+		c.Name = "roce0"
+	}
+	if c.Port == 0 {
+		c.Port = netio.Port
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Reader
+	}
+	switch {
+	case c.Spin == 0:
+		c.Spin = spinDefault
+	case c.Spin < 0:
+		c.Spin = 0
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// address returns the local address that is asked for.
+func (c Config) address() (netip.Addr, error) {
+	switch {
+	case c.Backend != nil:
+		return c.Backend.LocalAddr().Addr(), nil
+	case c.Addr.IsValid():
+		return c.Addr.Unmap(), nil
+	case c.Peer.IsValid():
+		return netio.SourceFor(c.Peer.Unmap())
+	}
+	return netip.Addr{}, &ConfigError{"Addr", c.Addr, "give a local address, or a Peer whose route decides it"}
+}

@@ -1,0 +1,133 @@
+package roce
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+)
+
+// Remote is the other end of a connection.
+type Remote struct {
+	Addr netip.Addr
+	QPN  ib.QPN
+	PSN  ib.PSN // of its first request
+}
+
+// Conn is how a queue pair is connected. Its zero value has the defaults of most
+// verbs programs; a negative number means 0, where 0 means a default.
+type Conn struct {
+	// Access is what the peer may do to our memory regions, as far as they
+	// allow it too.
+	Access Access
+	// PathMTU is the payload of a packet, the same on both sides; 0 means what
+	// the interface allows.
+	PathMTU ib.MTU
+	// MaxDestRdAtomic is how many READs of the peer may be under way; 0 means 16.
+	MaxDestRdAtomic int
+	// MaxRdAtomic is how many READs of ours may be under way, at most the
+	// peer's MaxDestRdAtomic; 0 means 16.
+	MaxRdAtomic int
+	// MinRNRTimer is how long a peer shall wait when there is no receive
+	// request; rounded up to a code of the wire; 0 means 640 us.
+	MinRNRTimer time.Duration
+	// AckTimeout is how long to wait for an acknowledgement; rounded up to
+	// 4.096 us times a power of two; 0 means 67 ms, negative for ever.
+	AckTimeout time.Duration
+	// RetryCount is how often to retry without progress; 0 means 7.
+	RetryCount int
+	// RNRRetry is how often to retry when the peer has no receive request; 0
+	// means 7, which is for ever.
+	RNRRetry int
+	// TrafficClass is the IPv4 TOS or IPv6 traffic class of what is sent.
+	TrafficClass uint8
+}
+
+func orDefault(n, def int) int {
+	switch {
+	case n == 0:
+		return def
+	case n < 0:
+		return 0
+	}
+	return n
+}
+
+// small checks that a count fits its wire field.
+func small(field string, n, limit int) error {
+	if n > limit {
+		return &ConfigError{field, n, fmt.Sprintf("allowed are 0 to %d", limit)}
+	}
+	return nil
+}
+
+// Connect takes the queue pair from RESET through INIT and RTR to RTS: Init, RTR
+// and RTS in one.
+func (q *QP) Connect(r Remote, c Conn) error {
+	if err := q.Init(c.Access); err != nil {
+		return err
+	}
+	if err := q.RTR(r, c); err != nil {
+		return err
+	}
+	return q.RTS(c)
+}
+
+// Init moves the queue pair from RESET to INIT; receive requests may be posted
+// then. access is what the peer may do.
+func (q *QP) Init(access Access) error {
+	return q.Modify(&Attr{State: StateInit, PortNum: 1, Access: access}, MaskState|MaskPKeyIndex|MaskPort|MaskAccess)
+}
+
+// RTR moves the queue pair from INIT to RTR: it takes requests of the peer. Of c
+// it uses PathMTU, MaxDestRdAtomic, MinRNRTimer and TrafficClass.
+func (q *QP) RTR(r Remote, c Conn) error {
+	if c.PathMTU == 0 {
+		port, err := q.dev.QueryPort()
+		if err != nil {
+			return err
+		}
+		c.PathMTU = port.ActiveMTU
+	}
+	if !r.Addr.IsValid() {
+		return &ConfigError{"Remote.Addr", r.Addr, "the address of the peer is needed"}
+	}
+	res := orDefault(c.MaxDestRdAtomic, 16)
+	if err := small("MaxDestRdAtomic", res, maxRdAtomic); err != nil {
+		return err
+	}
+	if c.MinRNRTimer == 0 {
+		c.MinRNRTimer = 640 * time.Microsecond
+	}
+	return q.Modify(&Attr{
+		State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN, MaxDestRdAtomic: uint8(res),
+		MinRNRTimer: ib.RNRTimerFor(c.MinRNRTimer),
+		AV:          AddressVector{DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64},
+	}, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRdAtomic|MaskMinRNRTimer)
+}
+
+// RTS moves the queue pair from RTR to RTS: requests may be posted. The first has
+// the PSN that PSN returns. Of c it uses AckTimeout, RetryCount, RNRRetry and
+// MaxRdAtomic.
+func (q *QP) RTS(c Conn) error {
+	depth, retry, rnr := orDefault(c.MaxRdAtomic, 16), orDefault(c.RetryCount, 7), orDefault(c.RNRRetry, 7)
+	for _, f := range []struct {
+		name     string
+		n, limit int
+	}{{"MaxRdAtomic", depth, maxRdAtomic}, {"RetryCount", retry, 7}, {"RNRRetry", rnr, 7}} {
+		if err := small(f.name, f.n, f.limit); err != nil {
+			return err
+		}
+	}
+	timeout := ib.AckTimeout(14)
+	switch {
+	case c.AckTimeout < 0:
+		timeout = 0
+	case c.AckTimeout > 0:
+		timeout = ib.AckTimeoutFor(c.AckTimeout)
+	}
+	return q.Modify(&Attr{
+		State: StateRTS, SQPSN: q.psn, Timeout: timeout, RetryCnt: uint8(retry), RNRRetry: uint8(rnr), MaxRdAtomic: uint8(depth),
+	}, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxRdAtomic)
+}

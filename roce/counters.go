@@ -1,0 +1,58 @@
+package roce
+
+import (
+	"sync/atomic"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport"
+)
+
+// drop names a reason for which the engine itself drops something.
+type drop uint8
+
+const (
+	dropUnknownQP  drop = iota // no queue pair has this number
+	dropICRC                   // the invariant CRC is wrong
+	dropIPID                   // the ICRC explains no IPv4 Identification that the peer would send
+	dropCQOverflow             // a completion found its queue full
+	dropEvent                  // an asynchronous event found its queue full
+	numDrops
+)
+
+var dropNames = [numDrops]string{"drop_unknown_qp", "drop_icrc", "drop_ip_id", "drop_cq_overflow", "drop_event"}
+
+// drops counts, written under the engine lock, read by anyone.
+type drops struct {
+	reasons [numDrops]atomic.Uint64
+	parse   [256]atomic.Uint64 // by ib.Malformed
+}
+
+func (e *engine) count(d drop) { e.drops.reasons[d].Add(1) }
+
+func (d *drops) malformed(m ib.Malformed) { d.parse[m].Add(1) }
+
+// Counters returns all counters by name: those of the transport with the names of
+// rxe's and mlx5's hw_counters, every reason for a drop as drop_*, and those of
+// the network backend. Counters of dropped packets and of the backend belong to
+// the port, which devices on one address share.
+func (d *Device) Counters() map[string]uint64 {
+	e := d.port.engine
+	all := make(map[string]uint64)
+	for c := range transport.NumCounters {
+		all[c.String()] = d.counters.Load(c)
+	}
+	for i, name := range dropNames {
+		all[name] = e.drops.reasons[i].Load()
+	}
+	for i := range e.drops.parse {
+		if n := e.drops.parse[i].Load(); n > 0 {
+			all["drop_"+ib.Malformed(i).String()] = n
+		}
+	}
+	stats := e.be.Stats()
+	for s := range netio.NumStats {
+		all[s.String()] = stats[s]
+	}
+	return all
+}

@@ -1,0 +1,225 @@
+package roce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport"
+)
+
+// Limits of a device, as Query reports them.
+const (
+	maxQP       = 1 << 20
+	maxQPWR     = 1 << 15
+	maxSGE      = mem.MaxSGE
+	maxCQE      = 1 << 22
+	maxMRSize   = 1 << 62
+	maxRdAtomic = 128
+	maxInline   = 1024
+	maxMsg      = 1 << 31
+)
+
+// Device is a RoCEv2 channel adapter at one local address (ibv_context). It has
+// one port, number 1.
+type Device struct {
+	cfg      Config
+	addr     netip.Addr
+	port     *port
+	guid     uint64
+	spin     time.Duration
+	mem      *mem.Table
+	counters transport.Counters
+	events   events
+	done     chan struct{}
+	closed   atomic.Bool
+	manual   atomic.Int64 // time of the last Progress
+
+	mu     sync.Mutex // guards what follows, the writers of mem and Rand; never held with an engine lock wanted
+	nextPD uint32
+	pds    int
+}
+
+// Open opens a device. It needs no privileges. The errors say what to do: a
+// *ConfigError for a field of cfg, a *netio.ListenError for an address that is not
+// local or taken.
+func Open(cfg Config) (*Device, error) {
+	cfg = cfg.filled()
+	addr, err := cfg.address()
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
+	d.events.more = make(chan struct{}, 1)
+	d.events.lost = func() { d.port.engine.count(dropEvent) }
+	if d.guid, err = d.random64(); err != nil {
+		return nil, err
+	}
+	if cfg.Manual && cfg.Clock == nil {
+		d.cfg.Clock = func() time.Duration { return time.Duration(d.manual.Load()) }
+	}
+	if d.port, err = openPort(d.cfg, netip.AddrPortFrom(addr, cfg.Port)); err != nil {
+		return nil, err
+	}
+	cfg.Logger.Info("device open", "name", cfg.Name, "addr", addr, "backend", d.port.engine.be.Caps().Name)
+	return d, nil
+}
+
+// random64 reads a random number from Config.Rand.
+func (d *Device) random64() (uint64, error) {
+	var b [8]byte
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, err := io.ReadFull(d.cfg.Rand, b[:]); err != nil {
+		return 0, fmt.Errorf("roce: Config.Rand: %w", err)
+	}
+	return binary.BigEndian.Uint64(b[:]), nil
+}
+
+// Addr returns the local address.
+func (d *Device) Addr() netip.Addr { return d.addr }
+
+// Name returns the device's name.
+func (d *Device) Name() string { return d.cfg.Name }
+
+// Progress runs one bounded batch of a manual device at time now, which must not
+// go back, and returns when it has to be called again if nothing happens before:
+// now when there is more to do at once, Never when nothing is due. One goroutine
+// at a time may call it. On a device that is not manual it does nothing and
+// returns Never.
+func (d *Device) Progress(now time.Duration) (next time.Duration) {
+	if !d.cfg.Manual {
+		return Never
+	}
+	d.manual.Store(int64(now))
+	return d.port.engine.progress(now)
+}
+
+// Close closes the device: requests that are still posted complete as flushed, and
+// remain to be polled; everything waiting returns ErrClosed. It does not wait for
+// any peer. Objects of the device need not be destroyed before.
+func (d *Device) Close() error {
+	if d.closed.Swap(true) {
+		return ErrClosed
+	}
+	e := d.port.engine
+	now := e.lock()
+	for _, q := range e.qps {
+		if q.dev == d {
+			q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
+			e.touch(q)
+		}
+	}
+	e.transmit(now) // a last NAK, if one was due
+	for _, q := range e.qps {
+		if q.dev == d {
+			q.remove()
+		}
+	}
+	e.unlock()
+	close(d.done)
+	err := d.port.release()
+	d.cfg.Logger.Info("device closed", "name", d.cfg.Name, "addr", d.addr)
+	if errors.Is(err, ErrClosed) {
+		return nil // the backend was closed under us
+	}
+	return err
+}
+
+// DeviceAttr describes a device (ibv_device_attr).
+type DeviceAttr struct {
+	Name          string
+	NodeGUID      uint64
+	MaxQP         int
+	MaxQPWR       int // entries of a work queue
+	MaxSGE        int
+	MaxCQE        int
+	MaxMRSize     uint64
+	MaxInline     int // bytes
+	MaxQPRdAtom   int // responder resources of a queue pair
+	MaxQPInitRdAt int // initiator depth of a queue pair
+	PhysPortCount int
+}
+
+// Query returns what the device can do (ibv_query_device).
+func (d *Device) Query() DeviceAttr {
+	return DeviceAttr{
+		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE,
+		MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, PhysPortCount: 1,
+	}
+}
+
+// PortState is the state of a port, numbered as ibv_port_state.
+type PortState uint8
+
+const (
+	PortDown   PortState = 1
+	PortActive PortState = 4
+)
+
+func (s PortState) String() string {
+	switch s {
+	case PortDown:
+		return "PORT_DOWN"
+	case PortActive:
+		return "PORT_ACTIVE"
+	}
+	return fmt.Sprintf("PortState(%d)", uint8(s))
+}
+
+// PortAttr describes the port (ibv_port_attr).
+type PortAttr struct {
+	State     PortState
+	MaxMTU    ib.MTU
+	ActiveMTU ib.MTU // the largest path MTU that fits the interface
+	GIDTblLen int
+	MaxMsg    uint64 // bytes of one message
+	Interface string // name of the network interface, empty without one
+	LinkMTU   int    // bytes of an IP packet on that interface, 0 if unknown
+}
+
+// QueryPort returns the state of the port now (ibv_query_port).
+func (d *Device) QueryPort() (PortAttr, error) {
+	a := PortAttr{State: PortActive, MaxMTU: MTU4096, ActiveMTU: MTU4096, GIDTblLen: 1, MaxMsg: maxMsg}
+	if d.cfg.Backend != nil {
+		a.LinkMTU = d.cfg.Backend.Caps().MTU
+	} else {
+		i, err := netio.InterfaceOf(d.addr)
+		if err != nil {
+			return PortAttr{}, err
+		}
+		a.Interface, a.LinkMTU = i.Name, i.MTU
+		if !i.Up {
+			a.State = PortDown
+		}
+	}
+	if a.LinkMTU > 0 {
+		m, ok := ib.LargestMTU(a.LinkMTU - headers(d.addr))
+		if !ok {
+			return PortAttr{}, fmt.Errorf("roce: interface %s has MTU %d: a path MTU of 256 needs %d", a.Interface, a.LinkMTU, 256+headers(d.addr))
+		}
+		a.ActiveMTU = m
+	}
+	return a, nil
+}
+
+// headers returns the most bytes that a packet with a full payload has around it:
+// IP, UDP, BTH, RETH, immediate data and ICRC.
+func headers(a netip.Addr) int {
+	n := 8 + ib.BTHSize + ib.RETHSize + ib.ImmDtSize + ib.ICRCSize
+	if a.Is4() {
+		return n + 20
+	}
+	return n + 40
+}
+
+// GIDs returns the GID table: index 0 is the device's own address.
+func (d *Device) GIDs() []ib.GID { return []ib.GID{ib.GIDFromAddr(d.addr.WithZone(""))} }

@@ -1,0 +1,391 @@
+package roce
+
+import (
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport"
+)
+
+const (
+	// rxBatch bounds what one lock hold receives: super-packets of up to 64
+	// packets each.
+	rxBatch = 8
+	// turns bounds what one lock hold sends before it receives again, and
+	// turnBudget what one queue pair sends in its turn.
+	turns      = 4
+	turnBudget = 64 << 10
+	// leaseTime is how long a polling goroutine has the device to itself.
+	leaseTime = time.Millisecond
+)
+
+// engine is the unit of concurrency: a backend and the queue pairs that use it,
+// under one lock, run to completion. Whoever holds the lock works: a poller, a
+// poster, or the engine's own goroutine when nobody else does.
+//
+// Lock order: engine, then CQ; a QP's posting locks, the key table and the event
+// queue are leaves.
+type engine struct {
+	be     netio.Backend
+	clock  func() time.Duration
+	manual bool
+
+	mu        sync.Mutex
+	qps       map[ib.QPN]*QP
+	peers     peers
+	wheel     *wheel
+	control   fifo // queue pairs with ACKs and NAKs to send: always first
+	data      fifo // queue pairs with requests or READ responses to send
+	out       outbox
+	rx        [rxBatch]netio.Received
+	full      []*CQ // overflowed, their queue pairs not yet in error
+	dead      bool
+	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
+	drops     drops
+
+	bells    atomic.Pointer[QP] // queue pairs with new requests, last first
+	lease    atomic.Int64       // until when a poller drives
+	unleased chan struct{}      // ends the goroutine's sleep during a lease
+	ended    chan struct{}      // the goroutine has returned
+}
+
+func newEngine(be netio.Backend, clock func() time.Duration, manual bool) *engine {
+	e := &engine{
+		be: be, clock: clock, manual: manual,
+		qps:      map[ib.QPN]*QP{},
+		peers:    peers{},
+		wheel:    newWheel(clock()),
+		unleased: make(chan struct{}, 1),
+		ended:    make(chan struct{}),
+	}
+	e.out.init(be)
+	if manual {
+		close(e.ended)
+	} else {
+		go e.loop()
+	}
+	return e
+}
+
+// run does one bounded batch of everything: receive, timers, doorbells, send. It
+// reports whether there is more to do at once. The lock is held.
+func (e *engine) run(now time.Duration) (more bool) {
+	// Memory that came from C may be gone: a fault there is a protection error
+	// (package mem recovers it), not the end of the process.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	n := e.receive(now)
+	e.wheel.advance(now, func(q *QP) {
+		if q.t.Deadline() <= now {
+			q.t.Expire(now)
+		}
+		e.touch(q)
+	})
+	e.answerBells(now)
+	e.transmit(now)
+	return n == len(e.rx) || e.ready()
+}
+
+// pump serves what was posted, without receiving. The lock is held.
+func (e *engine) pump(now time.Duration) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	e.answerBells(now)
+	e.transmit(now)
+}
+
+// transmit sends control packets, then a few turns of data, in one flush.
+func (e *engine) transmit(now time.Duration) {
+	if !e.out.flush(now) {
+		return // the socket is full: generate nothing new
+	}
+	for q := e.control.pop(controlQueue); q != nil; q = e.control.pop(controlQueue) {
+		if q.dead {
+			continue
+		}
+		e.out.begin()
+		q.t.TransmitControl(now, &e.out)
+		e.touch(q)
+		if e.out.blocked {
+			break
+		}
+	}
+	for range turns {
+		q := e.data.pop(dataQueue)
+		if q == nil || e.out.blocked {
+			break
+		}
+		if q.dead {
+			continue
+		}
+		e.out.begin()
+		q.t.Transmit(now, &e.out, turnBudget)
+		e.touch(q)
+	}
+	e.out.flush(now)
+	e.failOverflowed(now)
+}
+
+// ready reports whether a queue pair has something to send that nothing hinders.
+func (e *engine) ready() bool {
+	return !e.out.blocked && (e.control.head != nil || e.data.head != nil)
+}
+
+// touch brings the engine's books in line after a queue pair has worked: its
+// place in the queues, its timer, and its state as posters see it.
+func (e *engine) touch(q *QP) {
+	w := q.t.Wants()
+	if w&transport.WantControl != 0 {
+		e.control.push(q, controlQueue)
+	}
+	if w&transport.WantData != 0 {
+		e.data.push(q, dataQueue)
+	}
+	e.wheel.schedule(q, q.t.Deadline())
+	if s := uint32(q.t.State()); s != q.state.Load() {
+		q.state.Store(s)
+		if transport.State(s) == transport.Err {
+			// A receive posted between the flush and the store above found the
+			// queue pair in good health: flush it too.
+			q.t.Kick(e.clock())
+		}
+	}
+}
+
+// next returns when the engine has to work again if nothing happens until then.
+func (e *engine) next() time.Duration {
+	if e.ready() {
+		return 0
+	}
+	return min(e.wheel.earliest, e.be.Deadline())
+}
+
+// ring says that q has new requests. The caller serves them itself, unless
+// somebody holds the engine: then that one does, before or just after it unlocks.
+func (e *engine) ring(q *QP) {
+	if !q.rung.Swap(true) {
+		for {
+			head := e.bells.Load()
+			q.nextBell = head
+			if e.bells.CompareAndSwap(head, q) {
+				break
+			}
+		}
+	}
+	if !e.manual && e.mu.TryLock() {
+		e.pump(e.clock())
+		e.unlock()
+	}
+}
+
+// answerBells hands new requests to their queue pairs. The lock is held.
+func (e *engine) answerBells(now time.Duration) {
+	var first *QP // in the order in which the bells were rung
+	for q := e.bells.Swap(nil); q != nil; {
+		next := q.nextBell
+		q.nextBell, first = first, q
+		q = next
+	}
+	for q := first; q != nil; {
+		next := q.nextBell
+		q.nextBell = nil
+		q.rung.Store(false) // from here on q may ring again
+		if !q.dead {
+			q.t.Kick(now)
+			e.touch(q)
+		}
+		q = next
+	}
+}
+
+// lock takes the engine and returns the time.
+func (e *engine) lock() time.Duration {
+	e.mu.Lock()
+	return e.clock()
+}
+
+// unlock releases the engine. Bells rung while it was held are answered; the
+// goroutine is woken if it would sleep past the next deadline.
+func (e *engine) unlock() {
+	for {
+		if next := e.next(); next < e.waitUntil {
+			e.waitUntil = 0
+			e.be.Wake()
+		}
+		e.mu.Unlock()
+		// A bell rung between the last look and the unlock found the lock taken.
+		if e.manual || e.bells.Load() == nil || !e.mu.TryLock() {
+			return
+		}
+		e.pump(e.clock())
+	}
+}
+
+// drive lets a poller run one batch and leases it the engine for a while. It
+// reports whether something may have happened.
+func (e *engine) drive() bool {
+	if e.manual {
+		return false
+	}
+	if !e.mu.TryLock() {
+		return true // whoever has it makes progress
+	}
+	if e.dead {
+		e.mu.Unlock()
+		return true
+	}
+	now := e.clock()
+	e.lease.Store(int64(now + leaseTime))
+	e.run(now)
+	e.unlock()
+	return true
+}
+
+// handOver ends a lease: the poller is going to block.
+func (e *engine) handOver() {
+	if e.lease.Swap(0) != 0 {
+		select {
+		case e.unleased <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// loop is the engine's goroutine: it works when no poller does.
+func (e *engine) loop() {
+	defer close(e.ended)
+	for {
+		if left := time.Duration(e.lease.Load()) - e.clock(); left > 0 {
+			e.sitOut(left)
+			continue
+		}
+		now := e.lock()
+		if e.dead {
+			e.mu.Unlock()
+			return
+		}
+		e.waitUntil = 0
+		more := e.run(now)
+		next := e.next()
+		if !more {
+			e.waitUntil = next
+		}
+		blocked := e.out.blocked
+		e.unlock()
+		if more {
+			continue
+		}
+		timeout := time.Duration(-1)
+		if next != Never {
+			timeout = max(next-now, 0)
+		}
+		if e.be.Wait(timeout, blocked) != nil {
+			return // closed
+		}
+	}
+}
+
+// sitOut sleeps through a lease.
+func (e *engine) sitOut(left time.Duration) {
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-e.unleased:
+	}
+}
+
+// progress is one batch at the time of a manual device.
+func (e *engine) progress(now time.Duration) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.dead {
+		return Never
+	}
+	if e.run(now) {
+		return now
+	}
+	return max(e.next(), now)
+}
+
+// overflowed notes that c lost a completion. The lock is held.
+func (e *engine) overflowed(c *CQ) { e.full = append(e.full, c) }
+
+// failOverflowed puts the queue pairs of overflowed queues into error.
+func (e *engine) failOverflowed(now time.Duration) {
+	for len(e.full) > 0 {
+		c := e.full[len(e.full)-1]
+		e.full = e.full[:len(e.full)-1]
+		c.dev.events.push(AsyncEvent{Type: EventCQErr, CQ: c})
+		for _, q := range e.qps {
+			if q.sendCQ == c || q.recvCQ == c {
+				q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
+				e.touch(q)
+			}
+		}
+	}
+}
+
+// pass goes through the lock once: afterwards nothing that started before is
+// still at work.
+func (e *engine) pass() {
+	e.lock()
+	e.unlock()
+}
+
+// stop ends the engine: its backend is closed, its goroutine gone.
+func (e *engine) stop() error {
+	e.lock()
+	e.dead = true
+	err := e.be.Close() // under the lock: nobody else may be using the descriptor
+	e.mu.Unlock()
+	e.handOver()
+	<-e.ended
+	return err
+}
+
+// fifo is a queue of queue pairs, linked through them. A queue pair is in it at
+// most once.
+type fifo struct{ head, tail *QP }
+
+// The queues that a queue pair can be in.
+const (
+	controlQueue = iota
+	dataQueue
+	numQueues
+)
+
+// link is a queue pair's place in a fifo.
+type link struct {
+	next   *QP
+	queued bool
+}
+
+func (f *fifo) push(q *QP, which int) {
+	l := &q.links[which]
+	if l.queued {
+		return
+	}
+	*l = link{queued: true}
+	if f.tail == nil {
+		f.head = q
+	} else {
+		f.tail.links[which].next = q
+	}
+	f.tail = q
+}
+
+func (f *fifo) pop(which int) *QP {
+	q := f.head
+	if q == nil {
+		return nil
+	}
+	f.head = q.links[which].next
+	if f.head == nil {
+		f.tail = nil
+	}
+	q.links[which] = link{}
+	return q
+}

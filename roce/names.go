@@ -1,0 +1,166 @@
+package roce
+
+import (
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+	"github.com/goroce/goroce/transport"
+)
+
+// The vocabulary of verbs; see the packages that define it.
+type (
+	// WC is a work completion (ibv_wc).
+	WC = transport.WC
+	// WCStatus is the status of a completion (ibv_wc_status).
+	WCStatus = transport.WCStatus
+	// WCOpcode is the operation that completed (ibv_wc_opcode).
+	WCOpcode = transport.WCOpcode
+	// WROpcode is the operation of a send request (ibv_wr_opcode).
+	WROpcode = transport.WROpcode
+	// SendFlags are the flags of a send request (ibv_send_flags).
+	SendFlags = transport.SendFlags
+	// QPType is a transport service (ibv_qp_type).
+	QPType = transport.QPType
+	// State is a queue pair state (ibv_qp_state).
+	State = transport.State
+	// Attr holds queue pair attributes (ibv_qp_attr).
+	Attr = transport.Attr
+	// AttrMask selects fields of Attr (ibv_qp_attr_mask).
+	AttrMask = transport.AttrMask
+	// AttrError says which attribute Modify refused and what is allowed.
+	AttrError = transport.AttrError
+	// AddressVector says how to reach a peer (ibv_ah_attr).
+	AddressVector = transport.AddressVector
+	// EventType is the kind of an asynchronous event (ibv_event_type).
+	EventType = transport.Event
+	// Access is a set of access rights (ibv_access_flags).
+	Access = mem.Access
+	// SGE is one local segment of a request (ibv_sge).
+	SGE = mem.SGE
+)
+
+// Access rights of memory regions and queue pairs.
+const (
+	LocalWrite   = mem.LocalWrite
+	RemoteWrite  = mem.RemoteWrite
+	RemoteRead   = mem.RemoteRead
+	RemoteAtomic = mem.RemoteAtomic
+)
+
+// Queue pair states.
+const (
+	StateReset = transport.Reset
+	StateInit  = transport.Init
+	StateRTR   = transport.RTR
+	StateRTS   = transport.RTS
+	StateSQD   = transport.SQD
+	StateSQE   = transport.SQE
+	StateErr   = transport.Err
+)
+
+// Transport services.
+const (
+	RC = transport.RC
+	UC = transport.UC
+	UD = transport.UD
+)
+
+// Operations of send requests.
+const (
+	WRWrite        = transport.WRWrite
+	WRWriteWithImm = transport.WRWriteWithImm
+	WRSend         = transport.WRSend
+	WRSendWithImm  = transport.WRSendWithImm
+	WRRead         = transport.WRRead
+)
+
+// Flags of send requests.
+const (
+	Fence     = transport.Fence
+	Signaled  = transport.Signaled
+	Solicited = transport.Solicited
+	Inline    = transport.Inline
+)
+
+// Completion statuses, all of ibv_wc_status.
+const (
+	WCSuccess          = transport.WCSuccess
+	WCLocLenErr        = transport.WCLocLenErr
+	WCLocQPOpErr       = transport.WCLocQPOpErr
+	WCLocEECOpErr      = transport.WCLocEECOpErr
+	WCLocProtErr       = transport.WCLocProtErr
+	WCWRFlushErr       = transport.WCWRFlushErr
+	WCMWBindErr        = transport.WCMWBindErr
+	WCBadRespErr       = transport.WCBadRespErr
+	WCLocAccessErr     = transport.WCLocAccessErr
+	WCRemInvReqErr     = transport.WCRemInvReqErr
+	WCRemAccessErr     = transport.WCRemAccessErr
+	WCRemOpErr         = transport.WCRemOpErr
+	WCRetryExcErr      = transport.WCRetryExcErr
+	WCRNRRetryExcErr   = transport.WCRNRRetryExcErr
+	WCLocRDDViolErr    = transport.WCLocRDDViolErr
+	WCRemInvRDReqErr   = transport.WCRemInvRDReqErr
+	WCRemAbortErr      = transport.WCRemAbortErr
+	WCInvEECNErr       = transport.WCInvEECNErr
+	WCInvEECStateErr   = transport.WCInvEECStateErr
+	WCFatalErr         = transport.WCFatalErr
+	WCRespTimeoutErr   = transport.WCRespTimeoutErr
+	WCGeneralErr       = transport.WCGeneralErr
+	WCTMErr            = transport.WCTMErr
+	WCTMRndvIncomplete = transport.WCTMRndvIncomplete
+)
+
+// Operations of completions.
+const (
+	WCSend            = transport.WCSend
+	WCWrite           = transport.WCWrite
+	WCRead            = transport.WCRead
+	WCRecv            = transport.WCRecv
+	WCRecvRDMAWithImm = transport.WCRecvRDMAWithImm
+)
+
+// Flags of completions.
+const (
+	WCWithImm = transport.WCWithImm
+)
+
+// Asynchronous events.
+const (
+	EventCQErr       = transport.EventCQErr
+	EventQPFatal     = transport.EventQPFatal
+	EventQPReqErr    = transport.EventQPReqErr
+	EventQPAccessErr = transport.EventQPAccessErr
+	EventCommEst     = transport.EventCommEst
+	EventSQDrained   = transport.EventSQDrained
+	EventDeviceFatal = transport.EventDeviceFatal
+)
+
+// Masks of Modify.
+const (
+	MaskState           = transport.MaskState
+	MaskCurState        = transport.MaskCurState
+	MaskSQDNotify       = transport.MaskSQDNotify
+	MaskAccess          = transport.MaskAccess
+	MaskPKeyIndex       = transport.MaskPKeyIndex
+	MaskPort            = transport.MaskPort
+	MaskQKey            = transport.MaskQKey
+	MaskAV              = transport.MaskAV
+	MaskPathMTU         = transport.MaskPathMTU
+	MaskTimeout         = transport.MaskTimeout
+	MaskRetryCnt        = transport.MaskRetryCnt
+	MaskRNRRetry        = transport.MaskRNRRetry
+	MaskRQPSN           = transport.MaskRQPSN
+	MaskMaxRdAtomic     = transport.MaskMaxRdAtomic
+	MaskMinRNRTimer     = transport.MaskMinRNRTimer
+	MaskSQPSN           = transport.MaskSQPSN
+	MaskMaxDestRdAtomic = transport.MaskMaxDestRdAtomic
+	MaskDestQPN         = transport.MaskDestQPN
+)
+
+// Path MTUs.
+const (
+	MTU256  = ib.MTU256
+	MTU512  = ib.MTU512
+	MTU1024 = ib.MTU1024
+	MTU2048 = ib.MTU2048
+	MTU4096 = ib.MTU4096
+)

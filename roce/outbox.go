@@ -1,0 +1,132 @@
+package roce
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport"
+)
+
+// staging is the size of the transmit buffer: what one lock hold sends, and a
+// little more.
+const staging = (turns + 1) * turnBudget
+
+// outbox is the transmit staging buffer. Queue pairs write packets into it, one
+// after the other; equal-sized neighbours to one destination become a run that
+// leaves in one system call. It implements transport.Outbox.
+type outbox struct {
+	be      netio.Backend
+	local   netip.AddrPort
+	caps    netio.Caps
+	now     time.Duration
+	buf     []byte
+	end     int // of the committed packets in buf
+	size    int // of the packet being written
+	path    transport.Path
+	runs    []netio.Run
+	open    bool // the last run may still grow
+	blocked bool // the socket was full: runs wait, nothing new is taken
+
+	flow     ib.Flow // of flowPath
+	flowPath transport.Path
+}
+
+func (o *outbox) init(be netio.Backend) {
+	o.be, o.local, o.caps = be, be.LocalAddr(), be.Caps()
+	o.buf = make([]byte, staging)
+	o.runs = make([]netio.Run, 0, 64)
+}
+
+// begin starts the turn of another queue pair: a run carries packets of one only.
+func (o *outbox) begin() { o.open = false }
+
+// Packet implements transport.Outbox.
+func (o *outbox) Packet(path *transport.Path, n int) []byte {
+	if o.end+n > len(o.buf) {
+		o.flush(o.now)
+	}
+	if o.blocked || n > len(o.buf) {
+		return nil
+	}
+	if o.path != *path {
+		o.path, o.open = *path, false
+	}
+	o.size = n
+	return o.buf[o.end : o.end+n : o.end+n]
+}
+
+// Commit implements transport.Outbox: it seals the packet and puts it into a run.
+func (o *outbox) Commit() {
+	id := 0
+	start := o.end
+	o.end += o.size
+	if r := o.last(); r != nil && len(r.Buf)+o.size <= o.caps.MaxRun && o.size <= r.SegSize && len(r.Buf)/r.SegSize < o.caps.MaxSegments {
+		id = len(r.Buf) / r.SegSize
+		r.Buf = r.Buf[:len(r.Buf)+o.size] // the packet stands right behind
+		o.open = o.size == r.SegSize      // a shorter packet is the last
+	} else {
+		o.runs = append(o.runs, netio.Run{
+			Dst: o.dst(), SrcPort: o.path.SrcPort, TOS: o.path.TOS, SegSize: o.size,
+			Buf: o.buf[start:o.end:len(o.buf)],
+		})
+		o.open = true
+	}
+	o.seal(uint16(id), o.buf[start:o.end])
+}
+
+// last returns the run that the next packet may join, or nil.
+func (o *outbox) last() *netio.Run {
+	if !o.open || len(o.runs) == 0 {
+		return nil
+	}
+	return &o.runs[len(o.runs)-1]
+}
+
+// dst returns the address that the current path leads to. Peers are known by GID,
+// which has no zone: a link-local one is on our own link.
+func (o *outbox) dst() netip.AddrPort {
+	a := o.path.Dst
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		a = a.WithZone(o.local.Addr().Zone())
+	}
+	return netip.AddrPortFrom(a, o.local.Port())
+}
+
+func (o *outbox) seal(id uint16, b []byte) {
+	if o.flowPath != o.path || !o.flow.Valid() {
+		src := o.local.Port()
+		if o.path.SrcPort != 0 {
+			src = o.path.SrcPort
+		}
+		o.flow = ib.NewFlow(netip.AddrPortFrom(o.local.Addr(), src), o.dst())
+		o.flowPath = o.path
+	}
+	o.flow.Seal(id, b)
+}
+
+// flush sends the staged runs. It reports false when the socket takes no more for
+// now: the rest stays staged and nothing new is accepted until a later flush has
+// sent it.
+func (o *outbox) flush(now time.Duration) bool {
+	o.now = now
+	if len(o.runs) == 0 {
+		if o.be.Deadline() <= now {
+			o.be.Send(now, nil) // what a fault wrapper held back
+		}
+		return true
+	}
+	n, err := o.be.Send(now, o.runs)
+	o.open = false
+	if err == netio.ErrWouldBlock {
+		o.runs = o.runs[:copy(o.runs, o.runs[n:])]
+		o.blocked = true
+		return false
+	}
+	o.runs, o.end, o.blocked = o.runs[:0], 0, false
+	if o.caps.MaxSegments > 1 {
+		o.caps = o.be.Caps() // GSO may have been switched off
+	}
+	return true
+}

@@ -1,0 +1,76 @@
+package roce
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/goroce/goroce/roce/netio"
+)
+
+// port is a local address and UDP port with its engine. Devices of one process on
+// one address share it; the last one closes it.
+type port struct {
+	addr   netip.AddrPort
+	engine *engine
+	refs   int  // below ports.mu
+	shared bool // in ports
+}
+
+// ports are the shared ports of this process.
+var ports = struct {
+	sync.Mutex
+	byAddr map[netip.AddrPort]*port
+}{byAddr: map[netip.AddrPort]*port{}}
+
+// openPort returns the port at addr, opened or shared. A device with a backend, a
+// clock or a hand of its own shares nothing.
+func openPort(cfg Config, addr netip.AddrPort) (*port, error) {
+	private := cfg.Backend != nil || cfg.Manual || cfg.Clock != nil || cfg.Wrap != nil
+	ports.Lock()
+	defer ports.Unlock()
+	if p := ports.byAddr[addr]; p != nil && !private {
+		p.refs++
+		return p, nil
+	}
+	be := cfg.Backend
+	if be == nil {
+		var err error
+		be, err = netio.ListenUDP(netio.UDPConfig{
+			Addr: addr, NoGSO: cfg.NoGSO, NoGRO: cfg.NoGRO, RecvBuffer: cfg.RecvBuffer, SendBuffer: cfg.SendBuffer,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if cfg.Wrap != nil {
+			be = cfg.Wrap(be)
+		}
+	}
+	clock := cfg.Clock
+	if clock == nil {
+		start := time.Now()
+		clock = func() time.Duration { return time.Since(start) }
+	}
+	p := &port{addr: addr, refs: 1, shared: !private, engine: newEngine(be, clock, cfg.Manual)}
+	if p.shared {
+		ports.byAddr[addr] = p
+	}
+	return p, nil
+}
+
+// release gives up one reference; the last stops the engine.
+func (p *port) release() error {
+	ports.Lock()
+	p.refs--
+	last := p.refs == 0
+	if last && p.shared {
+		// Under the lock until the socket is closed: the address may be opened
+		// again at once.
+		delete(ports.byAddr, p.addr)
+	}
+	defer ports.Unlock()
+	if !last {
+		return nil
+	}
+	return p.engine.stop()
+}

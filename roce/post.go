@@ -1,0 +1,136 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/goroce/goroce/transport"
+)
+
+// SendWR is a send request (ibv_send_wr).
+type SendWR struct {
+	ID         uint64
+	Opcode     WROpcode
+	Flags      SendFlags
+	SGE        []SGE  // the local segments
+	Data       []byte // the payload instead of SGE, with Inline: copied when posted
+	Imm        uint32 // immediate data, host order
+	RemoteAddr uint64 // WRITE, READ
+	RKey       uint32 // WRITE, READ
+}
+
+// RecvWR is a receive request (ibv_recv_wr).
+type RecvWR struct {
+	ID  uint64
+	SGE []SGE // where to put the message, in this order
+}
+
+var (
+	errState      = errors.New("the queue pair's state takes no such requests")
+	errDestroyed  = errors.New("the queue pair is destroyed or its device closed")
+	errOpcode     = errors.New("operation not supported by this kind of queue pair")
+	errNotInline  = errors.New("Data goes with Inline only, and Inline with Data instead of SGE")
+	errReadInline = errors.New("a READ has no payload to be inline")
+	errTooLong    = errors.New("longer than 2^31 bytes in sum")
+)
+
+// PostSend posts requests in order (ibv_post_send), never waiting for the network.
+// On a *PostError the requests before its Index were posted. Requests posted in
+// the error state complete as flushed.
+func (q *QP) PostSend(wrs ...SendWR) error {
+	q.sendMu.Lock()
+	err := q.postSend(wrs)
+	q.sendMu.Unlock()
+	q.e.ring(q)
+	return err
+}
+
+func (q *QP) postSend(wrs []SendWR) error {
+	switch q.State() {
+	case StateReset, StateInit, StateRTR:
+		return &PostError{0, "", fmt.Errorf("%w: send requests need RTS, it is in %v", errState, q.State())}
+	}
+	for i := range wrs {
+		wr := &wrs[i]
+		if field, err := q.checkSend(wr); err != nil {
+			return &PostError{i, field, err}
+		}
+		if !q.sq.room() {
+			return &PostError{i, "", fmt.Errorf("send queue of %d: %w", q.sq.mask+1, ErrQueueFull)}
+		}
+		w, sges, inline := q.sq.slot()
+		*w = transport.SendWQE{
+			ID: wr.ID, Opcode: wr.Opcode, Flags: wr.Flags, Imm: wr.Imm, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey,
+			NumSGE: uint16(copy(sges, wr.SGE)), InlineLen: uint32(copy(inline, wr.Data)),
+		}
+		q.sq.publish()
+	}
+	return nil
+}
+
+// checkSend returns the field of wr that is wrong, and why.
+func (q *QP) checkSend(wr *SendWR) (field string, err error) {
+	switch wr.Opcode {
+	case WRSend, WRSendWithImm, WRWrite, WRWriteWithImm, WRRead:
+	default:
+		return "Opcode", errOpcode
+	}
+	if wr.Flags&Inline != 0 {
+		switch {
+		case len(wr.SGE) > 0:
+			return "SGE", errNotInline
+		case wr.Opcode == WRRead:
+			return "Flags", errReadInline
+		case len(wr.Data) > int(q.sq.maxInline):
+			return "Data", fmt.Errorf("%d bytes, the queue pair takes %d inline", len(wr.Data), q.sq.maxInline)
+		}
+		return "", nil
+	}
+	if wr.Data != nil {
+		return "Data", errNotInline
+	}
+	return checkSGE(wr.SGE, q.sq.maxSGE)
+}
+
+// checkSGE checks the number of segments and their sum.
+func checkSGE(sges []SGE, limit uint32) (field string, err error) {
+	if len(sges) > int(limit) {
+		return "SGE", fmt.Errorf("%d segments, the queue pair takes %d", len(sges), limit)
+	}
+	sum := uint64(0)
+	for i := range sges {
+		sum += uint64(sges[i].Length)
+	}
+	if sum > maxMsg {
+		return "SGE", errTooLong
+	}
+	return "", nil
+}
+
+// PostRecv posts receive requests in order (ibv_post_recv), never waiting. On a
+// *PostError the requests before its Index were posted. Requests posted in the
+// error state complete as flushed.
+func (q *QP) PostRecv(wrs ...RecvWR) error {
+	q.recvMu.Lock()
+	err := q.postRecv(wrs)
+	q.recvMu.Unlock()
+	if q.State() == StateErr {
+		q.e.ring(q) // to be flushed
+	}
+	return err
+}
+
+func (q *QP) postRecv(wrs []RecvWR) error {
+	if q.State() == StateReset {
+		return &PostError{0, "", fmt.Errorf("%w: receive requests need INIT, it is in RESET", errState)}
+	}
+	for i := range wrs {
+		if field, err := checkSGE(wrs[i].SGE, q.rq.maxSGE); err != nil {
+			return &PostError{i, field, err}
+		}
+		if !q.rq.push(&wrs[i]) {
+			return &PostError{i, "", fmt.Errorf("receive queue of %d: %w", q.rq.mask+1, ErrQueueFull)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+package roce
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/transport"
+)
+
+// QPConfig is what a queue pair is made of (ibv_qp_init_attr). Zero values other
+// than the queues' mean defaults.
+type QPConfig struct {
+	Type           QPType // 0 means RC
+	SendCQ, RecvCQ *CQ    // RecvCQ nil means SendCQ
+	MaxSendWR      int    // requests in the send queue, 0 means 128
+	MaxRecvWR      int    // requests in the receive queue, 0 means 128
+	MaxSendSGE     int    // segments of a send request, 0 means 4
+	MaxRecvSGE     int    // segments of a receive request, 0 means 4
+	MaxInline      int    // bytes of inline data, up to 1024
+	SigAll         bool   // every send request is signaled
+}
+
+// QPCap is what a queue pair really has, at least what was asked for (ibv_qp_cap).
+type QPCap struct {
+	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInline int
+}
+
+// QP is a queue pair (ibv_qp).
+type QP struct {
+	dev            *Device
+	pd             *PD
+	e              *engine
+	num            ib.QPN
+	typ            QPType
+	sendCQ, recvCQ *CQ
+	sigAll         bool
+	psn            ib.PSN
+
+	sendMu, recvMu sync.Mutex // leaves: one poster at a time
+	sq             *sendRing
+	rq             *recvRing
+	state          atomic.Uint32 // as posters see it; written under the engine lock
+
+	rung     atomic.Bool // in the engine's list of bells
+	nextBell *QP
+
+	// Under the engine lock:
+	t      *transport.QP
+	links  [numQueues]link
+	timer  timer
+	peer   *peer
+	rxFlow ib.Flow // of packets from the peer, port rxPort
+	rxPort uint16
+	in     transport.Inbound // the packet at work
+	dead   bool
+}
+
+// CreateQP makes a queue pair in state RESET, with a random number.
+func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
+	d := p.dev
+	if err := cfg.fill(d); err != nil {
+		return nil, err
+	}
+	if d.closed.Load() {
+		return nil, ErrClosed
+	}
+	psn, err := d.random64()
+	if err != nil {
+		return nil, err
+	}
+	q := &QP{
+		dev: d, pd: p, e: d.port.engine, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
+		psn: ib.PSN(psn & 0xffffff),
+		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
+		rq:  newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE),
+	}
+	if err := q.add(); err != nil {
+		return nil, err
+	}
+	p.refs.Add(1)
+	q.sendCQ.refs.Add(1)
+	q.recvCQ.refs.Add(1)
+	return q, nil
+}
+
+// fill puts defaults in place and checks.
+func (c *QPConfig) fill(d *Device) error {
+	if c.Type == 0 {
+		c.Type = RC
+	}
+	if c.Type != RC {
+		return &ConfigError{"Type", c.Type, "allowed is RC"}
+	}
+	if c.RecvCQ == nil {
+		c.RecvCQ = c.SendCQ
+	}
+	if c.SendCQ == nil || c.SendCQ.dev != d {
+		return &ConfigError{"SendCQ", c.SendCQ, "a completion queue of the same device is needed"}
+	}
+	if c.RecvCQ.dev != d {
+		return &ConfigError{"RecvCQ", c.RecvCQ, "a completion queue of the same device is needed"}
+	}
+	for _, f := range []struct {
+		name        string
+		v           *int
+		zero, limit int
+	}{
+		{"MaxSendWR", &c.MaxSendWR, 128, maxQPWR},
+		{"MaxRecvWR", &c.MaxRecvWR, 128, maxQPWR},
+		{"MaxSendSGE", &c.MaxSendSGE, 4, maxSGE},
+		{"MaxRecvSGE", &c.MaxRecvSGE, 4, maxSGE},
+		{"MaxInline", &c.MaxInline, 0, maxInline},
+	} {
+		if *f.v < 0 || *f.v > f.limit {
+			return &ConfigError{f.name, *f.v, fmt.Sprintf("allowed are 0 to %d", f.limit)}
+		}
+		if *f.v == 0 {
+			*f.v = f.zero
+		}
+	}
+	return nil
+}
+
+// add gives the queue pair a free number and makes it known to the engine. The
+// numbers are random: whoever does not know one cannot reach a queue pair. 0 and 1
+// are the management queue pairs, the highest is the multicast one.
+func (q *QP) add() error {
+	for {
+		n, err := q.dev.random64()
+		if err != nil {
+			return err
+		}
+		num := ib.QPN(n & 0xffffff)
+		if num < 2 || num == ib.MulticastQPN {
+			continue
+		}
+		q.e.lock()
+		if q.e.dead || q.dev.closed.Load() {
+			q.e.unlock()
+			return ErrClosed
+		}
+		if len(q.e.qps) >= maxQP {
+			q.e.unlock()
+			return fmt.Errorf("roce: the device has %d queue pairs, the most it may have", maxQP)
+		}
+		if q.e.qps[num] != nil {
+			q.e.unlock()
+			continue
+		}
+		q.num = num
+		q.t = transport.NewQP(transport.QPConfig{
+			Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: q.rq, SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
+			SQDepth: q.sq.mask + 1, SigAll: q.sigAll, Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window,
+		})
+		q.e.qps[num] = q
+		q.e.unlock()
+		return nil
+	}
+}
+
+// Num returns the queue pair number.
+func (q *QP) Num() ib.QPN { return q.num }
+
+// PSN returns the random PSN that RTS uses for the first request.
+func (q *QP) PSN() ib.PSN { return q.psn }
+
+// State returns the state of the queue pair.
+func (q *QP) State() State { return State(q.state.Load()) }
+
+// Query returns the attributes and the real capacities (ibv_query_qp).
+func (q *QP) Query() (Attr, QPCap) {
+	q.e.lock()
+	a := q.t.Query()
+	q.e.unlock()
+	return a, QPCap{
+		MaxSendWR: int(q.sq.mask + 1), MaxRecvWR: int(q.rq.mask + 1),
+		MaxSendSGE: int(q.sq.maxSGE), MaxRecvSGE: int(q.rq.maxSGE), MaxInline: int(q.sq.maxInline),
+	}
+}
+
+// Modify changes attributes and state as ibv_modify_qp does: the mask says which
+// fields of a are meant. The error is an *AttrError that names the field and what
+// is allowed.
+func (q *QP) Modify(a *Attr, mask AttrMask) error {
+	if err := q.checkPath(a, mask); err != nil {
+		return err
+	}
+	now := q.e.lock()
+	defer q.e.unlock()
+	if q.dead {
+		return ErrClosed
+	}
+	if err := q.t.Modify(now, a, mask); err != nil {
+		return err
+	}
+	if mask&MaskState != 0 && a.State == StateReset {
+		q.e.peers.put(q.peer)
+		q.peer = nil
+		q.e.wheel.remove(q)
+	}
+	if mask&MaskAV != 0 {
+		old := q.peer
+		q.peer = q.e.peers.get(a.AV.DGID.Addr())
+		q.e.peers.put(old)
+		q.rxFlow = ib.Flow{}
+	}
+	q.e.touch(q)
+	q.e.transmit(now)
+	return nil
+}
+
+// checkPath checks what only the device knows: the port's MTU and its addresses.
+func (q *QP) checkPath(a *Attr, mask AttrMask) error {
+	if mask&MaskAV != 0 {
+		if peer := a.AV.DGID.Addr(); peer.Is4() != q.dev.addr.Is4() {
+			return &ConfigError{"AV.DGID", peer, fmt.Sprintf("an address of the IP version of %v is needed", q.dev.addr)}
+		}
+		if a.AV.SGIDIndex != 0 {
+			return &ConfigError{"AV.SGIDIndex", a.AV.SGIDIndex, "allowed is 0: a device has one address"}
+		}
+	}
+	if mask&MaskPathMTU == 0 {
+		return nil
+	}
+	port, err := q.dev.QueryPort()
+	if err != nil {
+		return err
+	}
+	if a.PathMTU > port.ActiveMTU {
+		return &ConfigError{"PathMTU", a.PathMTU, fmt.Sprintf(
+			"at most %v fits the MTU %d of interface %s: use that, or raise the interface's MTU to %d",
+			port.ActiveMTU, port.LinkMTU, port.Interface, a.PathMTU.Bytes()+headers(q.dev.addr))}
+	}
+	return nil
+}
+
+// Destroy frees the queue pair (ibv_destroy_qp). Requests that are still posted
+// never complete: to see them flushed, move it to the error state first and poll.
+func (q *QP) Destroy() error {
+	q.e.lock()
+	defer q.e.unlock()
+	if q.dead {
+		return ErrClosed
+	}
+	q.remove()
+	return nil
+}
+
+// remove takes the queue pair out of the engine, whose lock is held.
+func (q *QP) remove() {
+	q.dead = true
+	q.t.Destroy()
+	q.state.Store(uint32(StateReset))
+	delete(q.e.qps, q.num)
+	q.e.wheel.remove(q)
+	q.e.peers.put(q.peer)
+	q.peer = nil
+	q.pd.refs.Add(-1)
+	q.sendCQ.refs.Add(-1)
+	q.recvCQ.refs.Add(-1)
+}

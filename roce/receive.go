@@ -1,0 +1,118 @@
+package roce
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport"
+)
+
+// ecnCE is the codepoint "congestion experienced" (RFC 3168, section 5).
+const ecnCE = 3
+
+// receive takes one batch from the backend and hands its packets to their queue
+// pairs. It returns how many super-packets there were.
+func (e *engine) receive(now time.Duration) int {
+	n, err := e.be.Recv(now, e.rx[:])
+	if err != nil {
+		return 0 // closed: the next Wait says so
+	}
+	for i := range n {
+		r := &e.rx[i]
+		for s := range r.Segments() {
+			e.packet(now, r, s)
+		}
+	}
+	return n
+}
+
+// packet judges one packet and hands it to its queue pair: well formed, for a
+// queue pair of ours, from its peer, its ICRC right. In this order, so that what
+// a stranger sends costs little.
+func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
+	p, bad := ib.Parse(r.Segment(segment))
+	if bad != ib.OK {
+		e.drops.malformed(bad)
+		return
+	}
+	q := e.qps[p.DestQP()]
+	if q == nil {
+		e.count(dropUnknownQP)
+		return
+	}
+	src := r.Src.Addr().Unmap().WithZone("")
+	if q.peer == nil {
+		q.dev.counters.Inc(transport.DropState)
+		return
+	}
+	if src != q.peer.addr {
+		q.dev.counters.Inc(transport.DropSource)
+		return
+	}
+	if !e.intact(now, q, r, segment, &p) {
+		return
+	}
+	q.in = transport.Inbound{Packet: p, Src: src, Dst: e.out.local.Addr().WithZone(""), CE: r.TOS&3 == ecnCE}
+	q.t.Receive(now, &q.in)
+	e.touch(q)
+}
+
+// intact checks the ICRC. Where the IPv4 Identification that it covers is not
+// known, it is recovered and then has to fit what the peer sent before.
+func (e *engine) intact(now time.Duration, q *QP, r *netio.Received, segment int, p *ib.Packet) bool {
+	if q.rxPort != r.Src.Port() || !q.rxFlow.Valid() {
+		q.rxPort = r.Src.Port()
+		q.rxFlow = ib.NewFlow(netip.AddrPortFrom(q.peer.addr, q.rxPort), e.out.local)
+	}
+	if r.IDKnown {
+		if !q.rxFlow.Verify(r.ID+uint16(segment), p.Bytes()) {
+			e.count(dropICRC)
+			return false
+		}
+		return true
+	}
+	id, ok := q.rxFlow.Recover(p.Bytes())
+	if !ok {
+		e.count(dropICRC)
+		return false
+	}
+	if q.peer.addr.Is4() && !q.peer.ids.Accept(now, id) {
+		e.count(dropIPID)
+		return false
+	}
+	return true
+}
+
+// peer is a host that queue pairs are connected to. Its IPv4 Identifications are
+// one sequence, whatever the queue pair.
+type peer struct {
+	addr netip.Addr
+	refs int
+	ids  ib.IDTracker
+}
+
+// peers are the hosts that an engine's queue pairs are connected to.
+type peers map[netip.Addr]*peer
+
+// get returns the peer at addr, with one reference more.
+func (ps peers) get(addr netip.Addr) *peer {
+	p := ps[addr]
+	if p == nil {
+		p = &peer{addr: addr}
+		ps[addr] = p
+	}
+	p.refs++
+	return p
+}
+
+// put drops a reference.
+func (ps peers) put(p *peer) {
+	if p == nil {
+		return
+	}
+	if p.refs--; p.refs == 0 {
+		delete(ps, p.addr)
+	}
+}

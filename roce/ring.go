@@ -1,0 +1,130 @@
+package roce
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/goroce/goroce/mem"
+	"github.com/goroce/goroce/transport"
+)
+
+// Work queues are rings of fixed entries without pointers, with free-running
+// indices (docs/decisions/0005-post-rings.md). The poster writes produced, under
+// the QP's leaf lock; the engine writes consumed. Entries are allocated at the
+// first post, so that an idle queue pair stays small.
+
+// index is a ring index on a cache line of its own.
+type index struct {
+	atomic.Uint32
+	_ [60]byte
+}
+
+// depth returns the number of entries of a queue of at least n.
+func depth(n int) uint32 {
+	if n <= 1 {
+		return 1
+	}
+	return 1 << bits.Len32(uint32(n-1))
+}
+
+// sendRing is the send queue of a QP; it implements transport.SQ.
+type sendRing struct {
+	produced, consumed index
+	mask               uint32
+	maxSGE, maxInline  uint32
+	entries            []transport.SendWQE
+	sges               []mem.SGE
+	inline             []byte
+}
+
+func newSendRing(entries, maxSGE, maxInline int) *sendRing {
+	return &sendRing{mask: depth(entries) - 1, maxSGE: uint32(maxSGE), maxInline: uint32(maxInline)}
+}
+
+func (r *sendRing) room() bool {
+	return r.produced.Load()-r.consumed.Load() <= r.mask
+}
+
+// slot returns the entry that the poster fills next.
+func (r *sendRing) slot() (w *transport.SendWQE, sges []mem.SGE, inline []byte) {
+	if r.entries == nil {
+		n := r.mask + 1
+		r.sges = make([]mem.SGE, n*r.maxSGE)
+		r.inline = make([]byte, n*r.maxInline)
+		r.entries = make([]transport.SendWQE, n)
+	}
+	i := r.produced.Load() & r.mask
+	return &r.entries[i], r.sges[i*r.maxSGE:][:r.maxSGE], r.inline[i*r.maxInline:][:r.maxInline]
+}
+
+func (r *sendRing) publish() { r.produced.Add(1) }
+
+// Produced implements transport.SQ.
+func (r *sendRing) Produced() uint32 { return r.produced.Load() }
+
+// Entry implements transport.SQ.
+func (r *sendRing) Entry(i uint32) *transport.SendWQE { return &r.entries[i&r.mask] }
+
+// SGEs implements transport.SQ.
+func (r *sendRing) SGEs(i uint32) []mem.SGE {
+	i &= r.mask
+	return r.sges[i*r.maxSGE:][:min(uint32(r.entries[i].NumSGE), r.maxSGE)]
+}
+
+// Inline implements transport.SQ.
+func (r *sendRing) Inline(i uint32) []byte {
+	i &= r.mask
+	return r.inline[i*r.maxInline:][:min(r.entries[i].InlineLen, r.maxInline)]
+}
+
+// Consume implements transport.SQ.
+func (r *sendRing) Consume(upTo uint32) { r.consumed.Store(upTo) }
+
+// recvRing is the receive queue of a QP; it implements transport.RQ.
+type recvRing struct {
+	produced, consumed index
+	mask               uint32
+	maxSGE             uint32
+	entries            []recvEntry
+	sges               []mem.SGE
+}
+
+type recvEntry struct {
+	id     uint64
+	numSGE uint32
+}
+
+func newRecvRing(entries, maxSGE int) *recvRing {
+	return &recvRing{mask: depth(entries) - 1, maxSGE: uint32(maxSGE)}
+}
+
+// push copies one request in; it reports false when there is no room.
+func (r *recvRing) push(wr *RecvWR) bool {
+	p := r.produced.Load()
+	if p-r.consumed.Load() > r.mask {
+		return false
+	}
+	if r.entries == nil {
+		r.sges = make([]mem.SGE, (r.mask+1)*r.maxSGE)
+		r.entries = make([]recvEntry, r.mask+1)
+	}
+	i := p & r.mask
+	r.entries[i] = recvEntry{id: wr.ID, numSGE: uint32(len(wr.SGE))}
+	copy(r.sges[i*r.maxSGE:][:r.maxSGE], wr.SGE)
+	r.produced.Store(p + 1)
+	return true
+}
+
+// Pop implements transport.RQ.
+func (r *recvRing) Pop(dst *transport.RecvWQE) bool {
+	c := r.consumed.Load()
+	if c == r.produced.Load() {
+		return false
+	}
+	i := c & r.mask
+	e := &r.entries[i]
+	dst.ID = e.id
+	dst.SGE = append(dst.SGE[:0], r.sges[i*r.maxSGE:][:min(e.numSGE, r.maxSGE)]...)
+	r.consumed.Store(c + 1)
+	return true
+}
