@@ -73,6 +73,6 @@ fi
 
 echo
 echo "make test: passed"
-for what in "${skipped[@]}"; do
+for what in ${skipped[@]+"${skipped[@]}"}; do
 	echo "make test: SKIPPED $what"
 done
