@@ -62,6 +62,7 @@ const (
 	DropDuplicate   // other duplicate that needs no answer
 	NPECNMarked     // np_ecn_marked_roce_packets
 	RPCNPIgnored    // rp_cnp_ignored: CNPs received while nothing controls the rate
+	RetransPkts     // request packets sent again
 	NumCounters     // not a counter
 )
 
@@ -74,5 +75,5 @@ var counterNames = [NumCounters]string{
 	"resp_local_length_error", "req_cqe_error", "resp_cqe_error", "req_cqe_flush_error", "resp_cqe_flush_error",
 	"drop_qp_state", "drop_source_address", "drop_pkey", "drop_transport", "drop_bad_response", "drop_ghost_ack",
 	"drop_after_nak", "drop_no_resource", "drop_duplicate", "np_ecn_marked_roce_packets",
-	"rp_cnp_ignored",
+	"rp_cnp_ignored", "retransmitted_pkts",
 }

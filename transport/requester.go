@@ -1,19 +1,415 @@
 package transport
 
-import "time"
+import (
+	"time"
 
-// requester is the sending side of a queue pair.
-type requester struct {
-	q        *QP
-	draining bool // SQD: requests are still in process
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+)
+
+// MaxRdAtomic is the most READ and atomic requests that a queue pair can have
+// outstanding, as initiator and as responder (max_qp_init_rd_atom and
+// max_qp_rd_atom of ibv_query_device).
+const MaxRdAtomic = 16
+
+// maxMessage is the longest message, in bytes (IBTA 9.7.2).
+const maxMessage = 1 << 31
+
+// record is what the requester knows about a request that has its PSNs. The
+// entry of the send queue is read once, into it.
+type record struct {
+	id     uint64
+	raddr  uint64
+	first  uint64 // sequence number of the first packet
+	end    uint64 // after the last
+	cum    uint64 // charge of everything before it since start
+	length uint32 // bytes
+	rkey   uint32
+	imm    uint32
+	op     WROpcode
+	flags  SendFlags
 }
 
-func (r *requester) reset()                                                       {}
-func (r *requester) start(a *Attr)                                                {}
-func (r *requester) kick(now time.Duration)                                       {}
-func (r *requester) wants() Want                                                  { return 0 }
-func (r *requester) transmit(now time.Duration, out Outbox, budget int) (n int) { return 0 }
-func (r *requester) receive(now time.Duration, in *Inbound)                       {}
-func (r *requester) deadline() time.Duration                                      { return Never }
-func (r *requester) expire(now time.Duration)                                     {}
-func (r *requester) flush()                                                       {}
+// offset is where the payload of packet seq begins.
+func (c *record) offset(seq uint64, mtu uint32) uint64 { return (seq - c.first) * uint64(mtu) }
+
+// cumAt is the charge of everything before packet seq; the responses of a READ
+// are charged like the packets of a WRITE.
+func (c *record) cumAt(seq uint64, mtu uint32) uint64 {
+	n := seq - c.first
+	if seq < c.end {
+		return c.cum + n*charge(mtu)
+	}
+	return c.cum + (n-1)*charge(mtu) + charge(c.length-uint32(n-1)*mtu)
+}
+
+// readRequest is a READ REQUEST packet whose responses have not all come. A
+// repetition may begin later but ends where the first did: rxe refuses ranges
+// that leave the original, and the parts behind it have requests of their own.
+type readRequest struct {
+	first, end uint64
+}
+
+// requester is the sending side of a queue pair: it makes packets of send
+// requests (this file) and completes them (completer.go).
+//
+// Requests are numbered by their send queue index: done <= cur <= begun.
+// Packets are numbered by sequence: una <= nxt <= end and nxt <= top.
+// Going back N is nothing but setting nxt back to una.
+type requester struct {
+	q   *QP
+	mtu uint32
+
+	done  uint32   // requests before it have completed
+	freed uint32   // requests before it were returned to the poster
+	cur   uint32   // the request that nxt belongs to
+	begun uint32   // requests before it have a record
+	rec   []record // ring, by index modulo its length; made when first needed
+
+	una    uint64 // the oldest packet not acknowledged
+	nxt    uint64 // the packet sent next
+	top    uint64 // after the last packet ever sent
+	end    uint64 // after the last packet of the last request begun
+	unaCum uint64 // charge of everything before una, nxt and end
+	nxtCum uint64
+	endCum uint64
+	asked  uint64 // nxtCum after the last packet with AckReq
+	fence  uint64 // after the last packet of the last READ begun
+	win    window
+
+	reads    [MaxRdAtomic]readRequest // ring of outstanding READ REQUESTs
+	readHead int
+	numReads int
+	readNext int // those before it, from readHead on, were sent (again)
+
+	armed    bool          // the ack timer runs
+	since    time.Duration // ... since the last progress
+	retries  uint8         // left
+	rnrLeft  uint8         // RNR retries left
+	waiting  bool          // after an RNR NAK, in which nothing is sent
+	until    time.Duration // ... until then
+	wentBack bool          // a NAK at una was acted upon
+	parked   bool          // nothing can be sent before something happens
+	draining bool          // SQD: requests are still in process
+
+	doomed   bool // request doomedAt failed locally: it completes with doom when its turn comes
+	doomedAt uint32
+	doom     WCStatus
+
+	tx, rx     mem.Cursor // memory of the request being sent, of the READ being answered
+	txAt, rxAt uint32
+	txOn, rxOn bool
+}
+
+// reset forgets all requests, those in the send queue as well.
+func (r *requester) reset() {
+	r.done = r.q.cfg.SQ.Produced()
+	r.free()
+	r.clear()
+}
+
+// clear forgets everything about packets.
+func (r *requester) clear() {
+	r.cur, r.begun = r.done, r.done
+	r.nxt, r.top, r.end, r.fence = r.una, r.una, r.una, r.una
+	r.unaCum, r.nxtCum, r.endCum, r.asked = 0, 0, 0, 0
+	r.readHead, r.numReads, r.readNext = 0, 0, 0
+	r.armed, r.waiting, r.wentBack, r.parked, r.draining, r.doomed = false, false, false, false, false, false
+	r.tx.Reset()
+	r.rx.Reset()
+	r.txOn, r.rxOn = false, false
+}
+
+// start makes the requester ready to send, at the transition to RTS.
+func (r *requester) start(a *Attr) {
+	r.mtu = uint32(a.PathMTU.Bytes())
+	r.una = firstSeq(a.SQPSN)
+	r.clear()
+	r.win.reset(r.mtu, r.q.cfg.Window, r.una)
+	r.retries, r.rnrLeft = a.RetryCnt, a.RNRRetry
+}
+
+// kick says that the send queue may have new entries.
+func (r *requester) kick(time.Duration) { r.parked = false }
+
+// drain stops taking up requests, at the transition to SQD. Requests of which
+// a packet was sent are finished (IBTA 10.3.1.5).
+func (r *requester) drain() {
+	if r.begun != r.done {
+		if c := r.at(r.begun - 1); c.first >= r.top {
+			r.begun--
+			r.end, r.endCum = c.first, c.cum
+		}
+	}
+	r.draining = true
+	r.drained()
+}
+
+// resume takes up requests again, at the transition from SQD to RTS.
+func (r *requester) resume() { r.draining, r.parked = false, false }
+
+// live says whether the state of the queue pair lets requests be processed.
+func (r *requester) live() bool { return r.q.state == RTS || r.q.state == SQD }
+
+// wants says whether transmit has something to do. After news it may be wrong
+// once; transmit then parks the requester until the next news.
+func (r *requester) wants() Want {
+	if r.parked || r.waiting || !r.live() {
+		return 0
+	}
+	if r.nxt == r.end && r.q.cfg.SQ.Produced() == r.begun {
+		return 0
+	}
+	return WantData
+}
+
+// transmit writes packets until budget bytes are written, out has no room, or
+// nothing may be sent.
+func (r *requester) transmit(now time.Duration, out Outbox, budget int) (n int) {
+	for n < budget {
+		sent, more := r.step(now, out)
+		n += sent
+		if sent == 0 {
+			r.parked = !more
+			return n
+		}
+	}
+	return n
+}
+
+// step writes one packet and returns its size; 0 if there was no room for it
+// (more) or nothing may be sent now.
+func (r *requester) step(now time.Duration, out Outbox) (sent int, more bool) {
+	if r.waiting || !r.live() {
+		return 0, false
+	}
+	if r.nxt == r.end && !r.begin(now) {
+		return 0, false
+	}
+	if r.doomed && r.cur == r.doomedAt {
+		return 0, false
+	}
+	c := r.at(r.cur)
+	if c.op == WRRead {
+		return r.sendRead(now, out, c)
+	}
+	return r.sendData(now, out, c)
+}
+
+func (r *requester) at(i uint32) *record { return &r.rec[i&uint32(len(r.rec)-1)] }
+
+// begin takes up the next request of the send queue, if there is one and it may
+// start: its memory is checked and it gets its PSNs.
+func (r *requester) begin(now time.Duration) bool {
+	cfg := &r.q.cfg
+	if r.q.state != RTS || r.doomed || cfg.SQ.Produced() == r.begun || r.begun-r.done >= cfg.SQDepth {
+		return false
+	}
+	e := cfg.SQ.Entry(r.begun)
+	if e.Flags&Fence != 0 && r.una < r.fence {
+		return false // IBTA 10.8.3.3: wait for earlier READs and atomics
+	}
+	if r.rec == nil {
+		r.rec = make([]record, cfg.SQDepth)
+	}
+	c := r.at(r.begun)
+	*c = record{
+		id: e.ID, raddr: e.RemoteAddr, rkey: e.RKey, imm: e.Imm, op: e.Opcode, flags: e.Flags,
+		first: r.end, cum: r.endCum,
+	}
+	status := r.open(&r.tx, r.begun, c)
+	r.txAt, r.txOn = r.begun, status == WCSuccess
+	if status == WCSuccess && r.tx.Len() > maxMessage {
+		status = WCLocLenErr
+	}
+	if status != WCSuccess {
+		r.condemn(now, r.begun, status)
+		return false
+	}
+	c.length = uint32(r.tx.Len())
+	c.end = c.first + max(1, (uint64(c.length)+uint64(r.mtu)-1)/uint64(r.mtu))
+	if c.op == WRRead {
+		r.fence = c.end
+	}
+	r.begun++
+	r.end, r.endCum = c.end, c.cumAt(c.end, r.mtu)
+	return true
+}
+
+// open points a cursor to the memory of request i. The regions are checked each
+// time, as they may go away between two uses.
+func (r *requester) open(m *mem.Cursor, i uint32, c *record) WCStatus {
+	cfg := &r.q.cfg
+	var need mem.Access
+	switch {
+	case c.op > WRRead, c.op == WRRead && (c.flags&Inline != 0 || r.q.attr.MaxRdAtomic == 0):
+		return WCLocQPOpErr
+	case c.flags&Inline != 0:
+		m.Inline(cfg.SQ.Inline(i))
+		return WCSuccess
+	case c.op == WRRead:
+		need = mem.LocalWrite
+	}
+	if m.Local(cfg.Mem, cfg.PD, cfg.SQ.SGEs(i), need) != mem.OK {
+		return WCLocProtErr
+	}
+	return WCSuccess
+}
+
+// condemn gives request i, which cannot go on, its status. It completes when
+// those before it have (IBTA 10.8.5: in order).
+func (r *requester) condemn(now time.Duration, i uint32, s WCStatus) {
+	r.doomed, r.doomedAt, r.doom = true, i, s
+	r.settle(now)
+}
+
+// opcodes of the requests that carry data, by WROpcode and by position: middle,
+// first, last, only.
+var dataOpcodes = [4][4]ib.Opcode{
+	WRWrite:        {ib.OpRCWriteMiddle, ib.OpRCWriteFirst, ib.OpRCWriteLast, ib.OpRCWriteOnly},
+	WRWriteWithImm: {ib.OpRCWriteMiddle, ib.OpRCWriteFirst, ib.OpRCWriteLastImm, ib.OpRCWriteOnlyImm},
+	WRSend:         {ib.OpRCSendMiddle, ib.OpRCSendFirst, ib.OpRCSendLast, ib.OpRCSendOnly},
+	WRSendWithImm:  {ib.OpRCSendMiddle, ib.OpRCSendFirst, ib.OpRCSendLastImm, ib.OpRCSendOnlyImm},
+}
+
+// sendData writes packet nxt of a SEND or WRITE.
+func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int, more bool) {
+	off := c.offset(r.nxt, r.mtu)
+	n := min(r.mtu, c.length-uint32(off))
+	cost := charge(n)
+	if !r.fits(cost) {
+		return 0, false
+	}
+	first, last := r.nxt == c.first, r.nxt+1 == c.end
+	pos := 0
+	if first {
+		pos++
+	}
+	if last {
+		pos += 2
+	}
+	op := dataOpcodes[c.op][pos]
+	ask := last || r.mustAsk(cost)
+	b := r.q.newPacket(out, op, int(n), r.nxt, ask, last && c.solicits())
+	if b == nil {
+		return 0, true
+	}
+	info := op.Info()
+	at := ib.BTHSize
+	if info.RETH {
+		at += ib.RETH{VA: c.raddr, RKey: c.rkey, Length: c.length}.Put(b[at:])
+	}
+	if info.Imm {
+		at += ib.ImmDt(c.imm).Put(b[at:])
+	}
+	if s := r.copyOut(b[at:at+int(n)], off, c); s != WCSuccess {
+		r.condemn(now, r.cur, s)
+		return 0, false
+	}
+	r.q.commit(out)
+	r.sent(now, c, 1, cost, ask)
+	return len(b), true
+}
+
+// solicits says whether the last packet of the request has the solicited event
+// bit: only requests that consume a receive request may (IBTA 9.2.3).
+func (c *record) solicits() bool { return c.flags&Solicited != 0 && c.op != WRWrite }
+
+// copyOut copies payload of request cur to a packet.
+func (r *requester) copyOut(dst []byte, off uint64, c *record) WCStatus {
+	if len(dst) == 0 {
+		return WCSuccess
+	}
+	if !r.txOn || r.txAt != r.cur {
+		r.txOn = false
+		if s := r.open(&r.tx, r.cur, c); s != WCSuccess {
+			return s
+		}
+		if r.tx.Len() != uint64(c.length) {
+			return WCLocQPOpErr // the entry was changed after it was posted
+		}
+		r.txAt, r.txOn = r.cur, true
+	}
+	if r.tx.CopyOut(dst, off) != mem.OK {
+		return WCLocProtErr
+	}
+	return WCSuccess
+}
+
+// sendRead writes a READ REQUEST: again, if responses to one are missing, or for
+// the next part of the READ. A READ larger than the window is asked for in
+// parts, as nothing else keeps the peer from overrunning us.
+func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int, more bool) {
+	again := r.readNext < r.numReads
+	var end uint64
+	switch {
+	case again:
+		end = r.read(r.readNext).end
+	case r.numReads >= int(r.q.attr.MaxRdAtomic):
+		return 0, false // IBTA 9.7.3.1: initiator depth
+	default:
+		end = min(c.end, r.nxt+r.readPart())
+	}
+	cost := c.cumAt(end, r.mtu) - c.cumAt(r.nxt, r.mtu)
+	if !r.fits(cost) {
+		return 0, false
+	}
+	b := r.q.newPacket(out, ib.OpRCReadRequest, 0, r.nxt, true, false)
+	if b == nil {
+		return 0, true
+	}
+	off := c.offset(r.nxt, r.mtu)
+	n := min(uint64(c.length)-off, (end-r.nxt)*uint64(r.mtu))
+	ib.RETH{VA: c.raddr + off, RKey: c.rkey, Length: uint32(n)}.Put(b[ib.BTHSize:])
+	r.q.commit(out)
+	if !again {
+		*r.read(r.numReads) = readRequest{r.nxt, end}
+		r.numReads++
+	}
+	r.readNext++
+	r.sent(now, c, end-r.nxt, cost, true)
+	return len(b), true
+}
+
+// readPart is how many responses the next READ REQUEST may ask for: several
+// requests share the window, so that responses keep coming while the next one
+// travels.
+func (r *requester) readPart() uint64 {
+	share := uint64(min(4, r.q.attr.MaxRdAtomic))
+	return max(1, r.win.size/share/charge(r.mtu))
+}
+
+// read returns the i-th outstanding READ REQUEST.
+func (r *requester) read(i int) *readRequest { return &r.reads[(r.readHead+i)%MaxRdAtomic] }
+
+// fits says whether the window has room; one packet may always be in flight.
+func (r *requester) fits(cost uint64) bool {
+	return r.nxt == r.una || r.nxtCum-r.unaCum+cost <= r.win.size
+}
+
+// mustAsk says whether a packet that ends no message asks for an acknowledgement
+// all the same: each quarter of the window, and when it fills the window. rxe
+// acknowledges nothing else (Linux rxe_resp.c).
+func (r *requester) mustAsk(cost uint64) bool {
+	after := r.nxtCum + cost
+	return after-r.asked >= r.win.size/4 || after-r.unaCum+r.win.step > r.win.size
+}
+
+// sent takes note of a packet that went out and stands for n PSNs.
+func (r *requester) sent(now time.Duration, c *record, n, cost uint64, asked bool) {
+	if r.nxt < r.top {
+		r.q.count(RetransPkts)
+	}
+	r.nxt += n
+	r.nxtCum += cost
+	r.top = max(r.top, r.nxt)
+	if asked {
+		r.asked = r.nxtCum
+	}
+	if r.nxt == c.end {
+		r.cur++
+	}
+	if !r.armed {
+		r.armed, r.since = true, now
+	}
+}

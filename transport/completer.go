@@ -1,0 +1,338 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+)
+
+// receive takes a response of the peer.
+func (r *requester) receive(now time.Duration, in *Inbound) {
+	r.parked = false
+	switch in.Info().Op {
+	case ib.KindAck:
+		r.acknowledge(now, in)
+	case ib.KindReadResponse:
+		r.readResponse(now, in)
+	default:
+		r.q.count(DropBadResponse)
+	}
+}
+
+// acknowledge takes an ACK, NAK or RNR NAK. Each acknowledges everything before
+// its PSN, an ACK its PSN as well (IBTA 9.7.5.1.1); the MSN and credits of which
+// nobody agreed are ignored.
+func (r *requester) acknowledge(now time.Duration, in *Inbound) {
+	seq := extend(in.PSN(), r.una)
+	syn := in.AETH().Syndrome
+	oldest := r.una
+	if syn.Kind() != ib.SynAck && r.done != r.begun && r.at(r.done).op == WRRead {
+		// An error in the middle of a READ names the PSN of its request, which
+		// is older than the responses that came (Linux rxe_resp.c).
+		oldest = r.at(r.done).first
+	}
+	if seq < oldest || seq >= r.top {
+		r.q.count(DropGhost)
+		return
+	}
+	to := seq
+	if syn.Kind() == ib.SynAck {
+		to++
+	}
+	if r.advance(now, to); !r.live() {
+		return
+	}
+	if r.una < to {
+		r.impliedNAK(now)
+		return
+	}
+	switch syn.Kind() {
+	case ib.SynNAK:
+		r.nak(now, syn.NAK(), seq)
+	case ib.SynRNR:
+		r.rnr(now, syn.RNRTimer())
+	case ib.SynReserved:
+		r.q.count(DropBadResponse)
+	}
+}
+
+// impliedNAK acts on news from behind a READ whose responses are missing: the
+// responder has sent them before (IBTA 9.7.5.2.9).
+func (r *requester) impliedNAK(now time.Duration) {
+	r.q.count(ImpliedNAK)
+	r.lost(now)
+}
+
+// nak acts on a NAK for packet seq (IBTA 9.9.2.1, 9.9.2.4.2).
+func (r *requester) nak(now time.Duration, code ib.NAKCode, seq uint64) {
+	switch code {
+	case ib.NAKSequence:
+		r.q.count(RcvdSeqErr)
+		if seq == r.una {
+			r.lost(now)
+		}
+	case ib.NAKInvalidRequest:
+		r.q.count(ReqRemoteInvalid)
+		r.fail(now, WCRemInvReqErr)
+	case ib.NAKRemoteAccess:
+		r.q.count(ReqRemoteAccessErr)
+		r.fail(now, WCRemAccessErr)
+	case ib.NAKRemoteOperational:
+		r.q.count(ReqRemoteOpErr)
+		r.fail(now, WCRemOpErr)
+	default:
+		r.fail(now, WCBadRespErr)
+	}
+}
+
+// lost goes back to una, on a hint of the peer. Everything sent before the hint
+// arrived may give the same hint, so it counts once until there is progress or
+// a timeout; and it never cuts an RNR wait short: rxe answers what was in flight
+// behind a refused packet with a sequence NAK (Linux rxe_resp.c).
+func (r *requester) lost(now time.Duration) {
+	if r.waiting || r.wentBack || r.nxt == r.una {
+		return
+	}
+	r.wentBack = true
+	r.win.lost(r.una, r.top)
+	r.retry(now)
+}
+
+// rnr starts the wait that an RNR NAK asks for (IBTA 9.7.5.2.8). Of the two
+// retry counts only this one knows "for ever", 7.
+func (r *requester) rnr(now time.Duration, t ib.RNRTimer) {
+	if r.waiting {
+		return // the same, twice
+	}
+	r.q.count(RcvdRNR)
+	switch r.rnrLeft {
+	case 0:
+		r.q.count(RNRRetryExceeded)
+		r.fail(now, WCRNRRetryExcErr)
+		return
+	case 7:
+	default:
+		r.rnrLeft--
+	}
+	r.waiting, r.until = true, now+t.Duration()
+	r.goBack()
+}
+
+// retry sends everything from una on again, if a retry is left.
+func (r *requester) retry(now time.Duration) {
+	if r.retries == 0 {
+		r.q.count(RetryExceeded)
+		r.fail(now, WCRetryExcErr)
+		return
+	}
+	r.q.count(CompleterRetry)
+	r.retries--
+	r.goBack()
+}
+
+func (r *requester) goBack() {
+	r.nxt, r.nxtCum, r.cur = r.una, r.unaCum, r.done
+	r.asked = r.unaCum
+	r.readNext = 0
+	r.armed, r.parked = false, false // the timer starts again with the first packet
+}
+
+// deadline is when expire has something to do.
+func (r *requester) deadline() time.Duration {
+	switch t := r.q.attr.Timeout.Duration(); {
+	case !r.live():
+		return Never
+	case r.waiting:
+		return r.until
+	case r.armed && t != 0:
+		return r.since + t
+	}
+	return Never
+}
+
+// expire ends an RNR wait or runs the ack timer (IBTA 9.7.6.1.3), if due.
+func (r *requester) expire(now time.Duration) {
+	if now < r.deadline() {
+		return
+	}
+	if r.waiting {
+		r.waiting, r.parked = false, false
+		return
+	}
+	r.q.count(LocalAckTimeout)
+	r.wentBack = false
+	r.win.silent(r.top)
+	r.retry(now)
+}
+
+// readResponse takes a packet of a READ response. It acknowledges everything
+// before the READ (IBTA 9.7.5.1.2). Any that is next in PSN order is welcome:
+// the answer to a repeated request may begin with a MIDDLE, as that of rxe does,
+// or with a FIRST.
+func (r *requester) readResponse(now time.Duration, in *Inbound) {
+	seq := extend(in.PSN(), r.una)
+	if r.numReads == 0 || seq >= r.top {
+		r.q.count(DropBadResponse)
+		return
+	}
+	req := *r.read(0)
+	next := max(r.una, req.first)
+	if seq < next {
+		r.q.count(DropDuplicate)
+		return
+	}
+	if r.advance(now, req.first); !r.live() {
+		return
+	}
+	if seq > next {
+		r.impliedNAK(now) // one was lost on the way
+		return
+	}
+	c := r.at(r.done)
+	if s := r.takeResponse(in, c, seq, seq+1 == req.end); s != WCSuccess {
+		r.fail(now, s)
+		return
+	}
+	if seq+1 == req.end {
+		r.readHead = (r.readHead + 1) % MaxRdAtomic
+		r.numReads--
+		r.readNext = max(r.readNext-1, 0)
+	}
+	r.progress(now, seq+1)
+}
+
+// takeResponse checks READ response seq and copies its payload to memory. last
+// says whether it answers the end of its request.
+func (r *requester) takeResponse(in *Inbound, c *record, seq uint64, last bool) WCStatus {
+	info := in.Info()
+	if info.Pos.Ends() != last || info.AETH && in.AETH().Syndrome.Kind() != ib.SynAck {
+		return WCBadRespErr // IBTA 9.9.2.4.3
+	}
+	off := c.offset(seq, r.mtu)
+	data := in.Payload()
+	if uint64(len(data)) != min(uint64(r.mtu), uint64(c.length)-off) {
+		return WCLocLenErr // IBTA 9.9.2.4.3: too much or too little READ data
+	}
+	if len(data) == 0 {
+		return WCSuccess
+	}
+	if !r.rxOn || r.rxAt != r.done {
+		r.rxOn = false
+		if s := r.open(&r.rx, r.done, c); s != WCSuccess {
+			return s
+		}
+		r.rxAt, r.rxOn = r.done, true
+	}
+	if r.rx.CopyIn(off, data) != mem.OK {
+		return WCLocProtErr
+	}
+	return WCSuccess
+}
+
+// advance takes note that the peer has everything before to; but a READ is only
+// complete with its last response.
+func (r *requester) advance(now time.Duration, to uint64) {
+	if r.numReads > 0 {
+		to = min(to, r.read(0).first)
+	}
+	if to > r.una {
+		r.progress(now, to)
+	}
+}
+
+// progress moves una to to and completes what ends before it.
+func (r *requester) progress(now time.Duration, to uint64) {
+	for r.done != r.begun && r.at(r.done).end <= to {
+		r.complete(r.at(r.done))
+	}
+	r.free()
+	if r.doomed && r.done == r.doomedAt+1 {
+		r.doomed = false // its first transmission had arrived before the repetition failed
+	}
+	before := r.unaCum
+	r.una, r.unaCum = to, r.endCum
+	if r.done != r.begun {
+		r.unaCum = r.at(r.done).cumAt(to, r.mtu)
+	}
+	if r.nxt <= r.una {
+		// What was to be sent again has arrived after all.
+		r.nxt, r.nxtCum, r.cur, r.readNext = r.una, r.unaCum, r.done, 0
+	}
+	r.asked = max(r.asked, r.unaCum)
+	r.win.grow(r.unaCum - before)
+	r.armed, r.since = r.nxt > r.una, now
+	r.retries, r.rnrLeft, r.wentBack = r.q.attr.RetryCnt, r.q.attr.RNRRetry, false
+	r.settle(now)
+	r.drained()
+}
+
+// complete ends the oldest request with success.
+func (r *requester) complete(c *record) {
+	r.done++
+	if c.op == WRSend || c.op == WRSendWithImm {
+		r.q.count(RDMASends)
+	}
+	if c.flags&Signaled == 0 && !r.q.cfg.SigAll {
+		return
+	}
+	wc := WC{ID: c.id, QPN: r.q.cfg.Num}
+	switch c.op {
+	case WRWrite, WRWriteWithImm:
+		wc.Opcode = WCWrite
+	case WRRead:
+		wc.Opcode, wc.ByteLen = WCRead, c.length
+	}
+	r.free()
+	r.q.cfg.SendCQ.Push(&wc)
+}
+
+// free returns the entries of completed requests to the poster: before the
+// completion is pushed, whose reader may post at once.
+func (r *requester) free() {
+	if r.freed != r.done {
+		r.freed = r.done
+		r.q.cfg.SQ.Consume(r.done)
+	}
+}
+
+// settle completes a request that failed locally, when its turn has come.
+func (r *requester) settle(now time.Duration) {
+	if r.doomed && r.done == r.doomedAt {
+		r.fail(now, r.doom)
+	}
+}
+
+// drained tells that a queue pair in SQD has finished what it had begun.
+func (r *requester) drained() {
+	if r.draining && r.done == r.begun && !r.doomed {
+		r.draining = false
+		if r.q.attr.SQDrainNotify {
+			r.q.event(EventSQDrained)
+		}
+	}
+}
+
+// fail ends the oldest request with an error and with it the queue pair. An
+// error completes whether it was asked to be signaled or not (IBTA 10.7.3.1).
+func (r *requester) fail(now time.Duration, s WCStatus) {
+	id := r.at(r.done).id
+	r.done++
+	r.free()
+	r.q.count(ReqCQEErr)
+	r.q.cfg.SendCQ.Push(&WC{ID: id, Status: s, QPN: r.q.cfg.Num})
+	r.q.fail(now, noEvent)
+}
+
+// flush completes all requests that are left with WCWRFlushErr, in state Err.
+func (r *requester) flush() {
+	sq := r.q.cfg.SQ
+	for produced := sq.Produced(); r.done != produced; {
+		id := sq.Entry(r.done).ID
+		r.done++
+		r.free()
+		r.q.count(ReqCQEFlush)
+		r.q.cfg.SendCQ.Push(&WC{ID: id, Status: WCWRFlushErr, QPN: r.q.cfg.Num})
+	}
+	r.clear()
+}
