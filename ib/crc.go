@@ -12,6 +12,9 @@ import (
 
 var le = binary.LittleEndian
 
+// crcStart is the register before the first byte.
+const crcStart = 1<<32 - 1
+
 // crcTables[k] maps the register's byte k to what it becomes four bytes later.
 var crcTables = buildCRCTables()
 
@@ -41,14 +44,24 @@ func advance4(s uint32) uint32 {
 	return crcTables[0][byte(s)] ^ crcTables[1][byte(s>>8)] ^ crcTables[2][byte(s>>16)] ^ crcTables[3][s>>24]
 }
 
-// update passes p through the register. hash/crc32 is fast from 64 bytes on, in
-// multiples of 16 on amd64, and goes byte by byte through what is left of 16 (or
-// of 8 in shorter inputs): words are quicker there.
+// update passes p through the register. On amd64 hash/crc32 uses SIMD from 64
+// bytes on, for multiples of 16, and below that 8 bytes at a time; what is left
+// over it takes byte by byte, where words are quicker.
 func update(s uint32, p []byte) uint32 {
-	if whole := len(p) &^ 15; whole >= 64 {
+	whole := len(p) &^ 15
+	if whole < 64 {
+		whole = len(p) &^ 7
+	}
+	if whole >= 32 {
 		s = ^crc32.Update(^s, crc32.IEEETable, p[:whole])
 		p = p[whole:]
 	}
+	return updateShort(s, p)
+}
+
+// updateShort is update word by word. Unlike hash/crc32, which is called through
+// a variable, it does not make p escape.
+func updateShort(s uint32, p []byte) uint32 {
 	for len(p) >= 4 {
 		s = advance4(s ^ le.Uint32(p))
 		p = p[4:]

@@ -1,9 +1,6 @@
 package ib
 
-import (
-	"hash/crc32"
-	"net/netip"
-)
+import "net/netip"
 
 // The ICRC is CRC-32 over a pseudo header, in which every field that may change
 // on the way is all ones, and the packet from BTH to pad, BTH byte 4 all ones
@@ -89,7 +86,7 @@ func newFlow4(src, dst [4]byte, sport, dport uint16) Flow {
 	copy(ip[12:], src[:])
 	copy(ip[16:], dst[:])
 	putUDP(ip[ipv4Size:], sport, dport)
-	return Flow{start: ^crc32.ChecksumIEEE(p[:]), family: family4}
+	return Flow{start: updateShort(crcStart, p[:]), family: family4}
 }
 
 // newFlow6 lays out the IPv6 pseudo header: version 6, traffic class, flow label
@@ -105,7 +102,7 @@ func newFlow6(src, dst [16]byte, sport, dport uint16) Flow {
 	copy(ip[8:], src[:])
 	copy(ip[24:], dst[:])
 	putUDP(ip[ipv6Size:], sport, dport)
-	return Flow{start: ^crc32.ChecksumIEEE(p[:]), family: family6}
+	return Flow{start: updateShort(crcStart, p[:]), family: family6}
 }
 
 func putUDP(b []byte, sport, dport uint16) {
@@ -182,7 +179,7 @@ func ICRCv1(grh, b []byte) uint32 {
 	g[0] |= 0x0f
 	ones(g[1:4])
 	g[7] = 0xff
-	return ^sumFromBTH(^crc32.ChecksumIEEE(p[:]), b[:len(b)-ICRCSize])
+	return ^sumFromBTH(updateShort(crcStart, p[:]), b[:len(b)-ICRCSize])
 }
 
 // ICRCNative returns the ICRC of a native InfiniBand packet without a global
@@ -195,5 +192,5 @@ func ICRCNative(lrh, b []byte) uint32 {
 	var p [LRHSize]byte
 	copy(p[:], lrh)
 	p[0] |= 0xf0
-	return ^sumFromBTH(^crc32.ChecksumIEEE(p[:]), b[:len(b)-ICRCSize])
+	return ^sumFromBTH(updateShort(crcStart, p[:]), b[:len(b)-ICRCSize])
 }
