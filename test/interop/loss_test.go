@@ -1,0 +1,81 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+// lossCase is a transfer under packet loss.
+type lossCase struct {
+	link
+	verb   string
+	output bool // drop what we send at our output hook, where the sender sees EPERM, instead of at the guest's device
+}
+
+const (
+	lossIterations = 100
+	lossList       = 10   // messages posted at once
+	lossSize       = 5000 // five packets at MTU 1024
+)
+
+func lossCases() (all []lossCase) {
+	for _, we := range []bool{true, false} {
+		for _, verb := range []string{"SEND", "WRITE", "READ"} {
+			all = append(all, lossCase{link{family: ipv4, mtu: 1024, weRequest: we, ackTimeout: 17}, verb, false})
+		}
+	}
+	return append(all, lossCase{link{family: ipv6, mtu: 1024, weRequest: true, ackTimeout: 17}, "WRITE", true})
+}
+
+func (l lossCase) name() string {
+	n := fmt.Sprintf("%s %s %s", l.role(), l.verb, l.family)
+	if l.output {
+		n += " dropped at our output"
+	}
+	return n
+}
+
+func (s *session) loss(t *testing.T) {
+	t.Run("loss", func(t *testing.T) {
+		for _, l := range lossCases() {
+			if l.output && s.mode == reference {
+				continue // the output hook belongs to this stack's side
+			}
+			s.run(t, "loss", l.name(), func(c *testCase) { c.lossy(l) })
+		}
+	})
+}
+
+// lossy moves 100 messages while nftables drops packets in both directions; all complete and all bytes are right.
+func (c *testCase) lossy(l lossCase) {
+	b := c.newBatch(l.link, l.verb, lossSize, lossList)
+	faults, err := c.s.guest.StartLoss(c.s.ctx, lossPercent, l.output)
+	if err != nil {
+		c.Fatal(err)
+	}
+	// The rules must go even when the run is being interrupted.
+	defer func() {
+		if err := faults.Stop(context.WithoutCancel(c.s.ctx)); err != nil {
+			c.Errorf("remove the loss: %v", err)
+		}
+	}()
+	for round := range lossIterations / lossList {
+		b.transfer(round, 60000)
+		if c.Failed() {
+			c.Fatalf("in round %d of %d", round, lossIterations/lossList)
+		}
+	}
+	b.states("RTS", "RTS")
+	toUs, toGuest, err := faults.Counts(c.s.ctx)
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.note = fmt.Sprintf("dropped %d of %d to us, %d of %d to rxe", toUs.Dropped, toUs.Dropped+toUs.Passed, toGuest.Dropped, toGuest.Dropped+toGuest.Passed)
+	c.Log(c.note)
+	if toUs.Dropped+toGuest.Dropped == 0 {
+		c.Error("nothing was dropped: the case has shown nothing")
+	}
+}

@@ -1,0 +1,237 @@
+//go:build linux
+
+package interop
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/goroce/goroce/test/interop/lab"
+	"github.com/goroce/goroce/test/interop/wire"
+)
+
+// end is a verbs peer with an open device.
+type end struct {
+	*lab.Peer
+	side *side
+	gid  string
+	last int // the last object number given out
+}
+
+// do sends a request that must succeed.
+func (e *end) do(t testing.TB, r wire.Request) wire.Response {
+	t.Helper()
+	res, err := e.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// number gives out a number for a new object.
+func (e *end) number() int {
+	e.last++
+	return e.last
+}
+
+// pair is our peer and the guest's on one address family.
+type pair struct{ us, rxe *end }
+
+// pair returns the peers of a family, started when needed and again when one has died.
+func (s *session) pair(t testing.TB, family string) *pair {
+	t.Helper()
+	p := s.pairs[family]
+	if p == nil {
+		p = &pair{}
+		s.pairs[family] = p
+	}
+	for _, e := range []struct {
+		end  **end
+		side *side
+	}{{&p.us, s.us}, {&p.rxe, s.rxe}} {
+		if *e.end != nil && (*e.end).Alive() {
+			continue
+		}
+		peer, err := e.side.peer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &end{Peer: peer, side: e.side}
+		n.gid = n.do(t, wire.Request{Op: "open", Addr: e.side.addr(family)}).GID
+		*e.end = n
+	}
+	return p
+}
+
+// closePairs ends all verbs peers.
+func (s *session) closePairs() {
+	for _, p := range s.pairs {
+		for _, e := range []*end{p.us, p.rxe} {
+			if e != nil {
+				e.Close()
+			}
+		}
+	}
+	clear(s.pairs)
+}
+
+// link says how two queue pairs are connected. The zero value is completed by connect.
+type link struct {
+	family      string
+	mtu         int
+	weRequest   bool     // this stack is the requester, else rxe is
+	qpAccess    []string // what the responder's QP allows; nil: everything
+	ackTimeout  int      // 5-bit code
+	retry       int
+	rnrRetry    int
+	minRNRTimer int // 5-bit code
+}
+
+func (l link) role() string {
+	if l.weRequest {
+		return "we request"
+	}
+	return "rxe requests"
+}
+
+// everyAccess are the remote rights of a QP without restriction.
+var everyAccess = []string{"remote_write", "remote_read"}
+
+// conn is a connected queue pair on each side.
+type conn struct {
+	c        *testCase
+	req, rsp *end
+	reqQP    int
+	rspQP    int
+	regions  []func()
+}
+
+// connect makes and connects the queue pairs; they are destroyed when the case ends. First PSNs are random, one in four near the wrap.
+func (c *testCase) connect(l link) *conn {
+	c.Helper()
+	p := c.s.pair(c, l.family)
+	n := &conn{c: c, req: p.us, rsp: p.rxe}
+	if !l.weRequest {
+		n.req, n.rsp = n.rsp, n.req
+	}
+	if l.qpAccess == nil {
+		l.qpAccess = everyAccess
+	}
+	l.ackTimeout = or(l.ackTimeout, 18) // 1.07 s
+	l.retry = or(l.retry, 7)
+	l.rnrRetry = or(l.rnrRetry, 7)
+	l.minRNRTimer = or(l.minRNRTimer, 14) // 1.28 ms
+	psn := [2]uint32{firstPSN(), firstPSN()}
+	n.reqQP, n.rspQP = n.req.number(), n.rsp.number()
+	reqQPN := n.req.do(c, wire.Request{Op: "qp", QP: n.reqQP, Depth: 128}).QPN
+	rspQPN := n.rsp.do(c, wire.Request{Op: "qp", QP: n.rspQP, Depth: 128}).QPN
+	c.Cleanup(n.destroy)
+	attrs := wire.Request{Op: "connect", MTU: l.mtu, AckTimeout: l.ackTimeout, Retry: l.retry, RNRRetry: l.rnrRetry, MinRNRTimer: l.minRNRTimer, RdAtomic: 4}
+	a := attrs
+	a.QP, a.DestGID, a.DestQPN, a.RQPSN, a.SQPSN, a.Access = n.rspQP, n.req.gid, reqQPN, psn[0], psn[1], l.qpAccess
+	n.rsp.do(c, a)
+	a = attrs
+	a.QP, a.DestGID, a.DestQPN, a.RQPSN, a.SQPSN, a.Access = n.reqQP, n.rsp.gid, rspQPN, psn[1], psn[0], nil
+	n.req.do(c, a)
+	c.Logf("%s QPN %#x PSN %#x -> %s QPN %#x PSN %#x", n.req.Name, reqQPN, psn[0], n.rsp.Name, rspQPN, psn[1])
+	return n
+}
+
+func or(v, otherwise int) int {
+	if v == 0 {
+		return otherwise
+	}
+	return v
+}
+
+func firstPSN() uint32 {
+	if rand.N(4) == 0 {
+		return 0xfffffe - rand.N[uint32](4)
+	}
+	return rand.N[uint32](1 << 24)
+}
+
+// destroy removes what the connection made, on peers that still live; the completions of a failed case are taken off the queues.
+func (n *conn) destroy() {
+	for _, d := range []struct {
+		e  *end
+		qp int
+	}{{n.req, n.reqQP}, {n.rsp, n.rspQP}} {
+		if d.e.Alive() {
+			d.e.Do(wire.Request{Op: "destroy", QP: d.qp})
+			d.e.Do(wire.Request{Op: "poll", N: 256})
+			d.e.Do(wire.Request{Op: "events", N: 16})
+		}
+	}
+	for _, f := range n.regions {
+		f()
+	}
+}
+
+// region is registered memory of one side.
+type region struct {
+	e    *end
+	id   int
+	va   uint64
+	rkey uint32
+}
+
+// region registers n bytes with the given rights until the case ends.
+func (n *conn) region(e *end, size int, access ...string) region {
+	n.c.Helper()
+	r := region{e: e, id: e.number()}
+	res := e.do(n.c, wire.Request{Op: "mr", MR: r.id, Len: size, Access: access})
+	r.va, r.rkey = res.VA, res.RKey
+	n.regions = append(n.regions, func() {
+		if e.Alive() {
+			e.Do(wire.Request{Op: "destroy", MR: r.id})
+		}
+	})
+	return r
+}
+
+// fill writes the pattern of seed, or bytes of value b when seed is empty.
+func (r region) fill(t testing.TB, off, size int, seed string, b byte) {
+	t.Helper()
+	r.e.do(t, wire.Request{Op: "fill", MR: r.id, Off: off, Len: size, Seed: seed, Byte: b})
+}
+
+// check compares with what fill would write.
+func (r region) check(t testing.TB, what string, off, size int, seed string, b byte) {
+	t.Helper()
+	if res := r.e.do(t, wire.Request{Op: "check", MR: r.id, Off: off, Len: size, Seed: seed, Byte: b}); res.Bad > 0 {
+		t.Errorf("%s on %s: %d of %d bytes are wrong, the first at %d", what, r.e.Name, res.Bad, size, res.First)
+	}
+}
+
+// sges cuts a piece of the region into k segments.
+func (r region) sges(off, size, k int) []wire.SGE {
+	var s []wire.SGE
+	for i := range k {
+		a, b := size*i/k, size*(i+1)/k
+		s = append(s, wire.SGE{MR: r.id, Off: off + a, Len: b - a})
+	}
+	return s
+}
+
+// poll waits for want completions of one side and fails the case unless they come.
+func (n *conn) poll(e *end, want int, timeoutMS int) []wire.WC {
+	n.c.Helper()
+	wcs := e.do(n.c, wire.Request{Op: "poll", N: want, TimeoutMS: timeoutMS}).WCs
+	if len(wcs) != want {
+		n.c.Fatalf("%s: %d of %d completions within %d ms: %s", e.Name, len(wcs), want, timeoutMS, fmt.Sprint(wcs))
+	}
+	return wcs
+}
+
+// states compares the states of both queue pairs.
+func (n *conn) states(reqState, rspState string) {
+	n.c.Helper()
+	if got := n.req.do(n.c, wire.Request{Op: "state", QP: n.reqQP}).State; got != reqState {
+		n.c.Errorf("requester (%s): QP in state %s, want %s", n.req.Name, got, reqState)
+	}
+	if got := n.rsp.do(n.c, wire.Request{Op: "state", QP: n.rspQP}).State; got != rspState {
+		n.c.Errorf("responder (%s): QP in state %s, want %s", n.rsp.Name, got, rspState)
+	}
+}

@@ -1,0 +1,101 @@
+package wire
+
+import "crypto/sha3"
+
+// Request is one command to a verbs peer: a line of JSON on its standard input, answered by one line of JSON, a Response, on its
+// standard output. Objects are named by small numbers that the harness chooses. Op is one of:
+//
+//	open     Addr: open the device that owns this local address; answers GID, MTU (bytes, the largest path MTU)
+//	mr       MR, Len, Access: register fresh zeroed memory; answers VA and RKey
+//	qp       QP, Depth: create an RC queue pair, state RESET; answers QPN
+//	connect  QP and the connection attributes: RESET, INIT, RTR, RTS
+//	fill     MR, Off, Len, Seed: write the pattern; an empty Seed means that many bytes of value Byte
+//	check    MR, Off, Len, Seed (or Byte): compare; answers Bad (how many bytes differ) and First (offset of the first)
+//	recv     QP, WRs: post receives as one list
+//	send     QP, WRs: post send requests as one list
+//	poll     N, TimeoutMS: wait for N completions; answers those that came
+//	events   TimeoutMS, N: wait for N asynchronous events; answers those that came
+//	state    QP: answers State
+//	destroy  QP or MR (the one that is not 0)
+//	quit     end the program
+type Request struct {
+	Op     string   `json:"op"`
+	Addr   string   `json:"addr,omitempty"`
+	MR     int      `json:"mr,omitempty"`
+	QP     int      `json:"qp,omitempty"`
+	Depth  int      `json:"depth,omitempty"`
+	Access []string `json:"access,omitempty"` // local_write, remote_write, remote_read, remote_atomic
+	Off    int      `json:"off,omitempty"`
+	Len    int      `json:"len,omitempty"`
+	Seed   string   `json:"seed,omitempty"`
+	Byte   byte     `json:"byte,omitempty"`
+
+	// Attributes of connect. MTU is in bytes, AckTimeout and MinRNRTimer are the wire's 5-bit codes, RdAtomic bounds READs in both roles.
+	MTU         int    `json:"mtu,omitempty"`
+	DestGID     string `json:"dest_gid,omitempty"`
+	DestQPN     uint32 `json:"dest_qpn,omitempty"`
+	RQPSN       uint32 `json:"rq_psn,omitempty"`
+	SQPSN       uint32 `json:"sq_psn,omitempty"`
+	AckTimeout  int    `json:"ack_timeout,omitempty"`
+	Retry       int    `json:"retry,omitempty"`
+	RNRRetry    int    `json:"rnr_retry,omitempty"`
+	MinRNRTimer int    `json:"min_rnr_timer,omitempty"`
+	RdAtomic    int    `json:"rd_atomic,omitempty"`
+
+	WRs       []WR `json:"wrs,omitempty"`
+	N         int  `json:"n,omitempty"`
+	TimeoutMS int  `json:"timeout_ms,omitempty"`
+}
+
+// WR is a send or receive work request. Verb, RemoteVA, RKey and Imm are for sends only.
+type WR struct {
+	ID       uint64 `json:"id"`
+	Verb     string `json:"verb,omitempty"` // SEND, SEND_IMM, WRITE, WRITE_IMM, READ
+	SGEs     []SGE  `json:"sges,omitempty"`
+	RemoteVA uint64 `json:"raddr,omitempty"`
+	RKey     uint32 `json:"rkey,omitempty"`
+	Imm      uint32 `json:"imm,omitempty"` // as a number; it travels most significant byte first
+}
+
+// SGE is a piece of a region: Len bytes from offset Off.
+type SGE struct {
+	MR  int `json:"mr"`
+	Off int `json:"off"`
+	Len int `json:"len"`
+}
+
+// WC is a completion. Status is libibverbs' number; Opcode is one of SEND, WRITE, READ, RECV, RECV_IMM and means something only when
+// Status is 0; Len is meaningful for receives and READs.
+type WC struct {
+	ID     uint64 `json:"id"`
+	Status int    `json:"status"`
+	Text   string `json:"text"`
+	Opcode string `json:"opcode,omitempty"`
+	Len    int    `json:"len"`
+	HasImm bool   `json:"has_imm,omitempty"`
+	Imm    uint32 `json:"imm,omitempty"`
+	QPN    uint32 `json:"qpn,omitempty"`
+}
+
+// Response answers a Request. Err is empty on success.
+type Response struct {
+	Err    string   `json:"err,omitempty"`
+	GID    string   `json:"gid,omitempty"`
+	MTU    int      `json:"mtu,omitempty"`
+	VA     uint64   `json:"va,omitempty"`
+	RKey   uint32   `json:"rkey,omitempty"`
+	QPN    uint32   `json:"qpn,omitempty"`
+	Bad    int      `json:"bad,omitempty"`
+	First  int      `json:"first,omitempty"`
+	WCs    []WC     `json:"wcs,omitempty"`
+	Events []string `json:"events,omitempty"` // names as in libibverbs without IBV_EVENT_, e.g. QP_ACCESS_ERR
+	State  string   `json:"state,omitempty"`  // RESET, INIT, RTR, RTS, SQD, SQE, ERR
+}
+
+// Pattern fills b with the data that belongs to seed: SHAKE128 of the seed, so that every position differs and a shift, a repetition
+// or data of another iteration (whose number is part of the seed) cannot pass. The peer in the guest computes the same.
+func Pattern(b []byte, seed string) {
+	h := sha3.NewSHAKE128()
+	h.Write([]byte(seed))
+	h.Read(b)
+}
