@@ -1,0 +1,366 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/cmd/roce/internal/exchange"
+	"github.com/goroce/goroce/roce"
+)
+
+// pingpong plays one game as client or server.
+func (a *app) pingpong(ctx context.Context, o *pingpongOptions) error {
+	t := &pingpongGame{app: a, o: o}
+	defer t.close()
+	if o.addr.IsValid() {
+		if err := t.sit(o.addr); err != nil {
+			return err
+		}
+	}
+	meet := t.meetClient
+	if o.server != "" {
+		meet = t.meetServer
+	}
+	if err := meet(ctx); err != nil {
+		return err
+	}
+	t.show("  remote address: %s\n", t.peer.Line())
+	g := newGame(t.ep, o)
+	took, err := g.play(ctx)
+	if err != nil {
+		return t.explain(err)
+	}
+	if err := t.report(took); err != nil {
+		return err
+	}
+	t.ep.linger(ctx)
+	return nil
+}
+
+// pingpongGame is one game from the first address to the result.
+type pingpongGame struct {
+	app  *app
+	o    *pingpongOptions
+	ep   *endpoint
+	peer exchange.Dest
+}
+
+// show prints a line, unless the result is wanted as JSON.
+func (t *pingpongGame) show(format string, args ...any) {
+	if !t.o.json {
+		fmt.Fprintf(t.app.stdout, format, args...)
+	}
+}
+
+// sit opens our endpoint on a local address.
+func (t *pingpongGame) sit(addr netip.Addr) (err error) {
+	if t.ep, err = t.app.openEndpoint(addr, t.o); err != nil {
+		return err
+	}
+	t.show("  local address:  %s\n", t.ep.mine.Line())
+	return nil
+}
+
+// meetServer is the client's way to a connected endpoint.
+func (t *pingpongGame) meetServer(ctx context.Context) error {
+	t.app.progressf("connecting to %s, TCP port %d", t.o.server, t.o.port)
+	conn, err := dial(ctx, t.o)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if t.ep == nil {
+		if err := t.sit(clientAddr(conn)); err != nil {
+			return err
+		}
+	}
+	t.peer, err = exchange.Client(ctx, conn, t.o.timeout, t.ep.mine, t.ep.connect)
+	return err
+}
+
+// meetClient is the server's way to a connected endpoint.
+func (t *pingpongGame) meetClient(ctx context.Context) error {
+	l, err := listen(ctx, t.o.port)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	t.app.progressf("waiting for a client on TCP port %d", t.o.port)
+	for {
+		conn, err := accept(ctx, l)
+		if err != nil {
+			return err
+		}
+		t.peer, err = exchange.Server(ctx, conn, t.o.timeout, func(peer exchange.Dest) (exchange.Dest, error) {
+			return t.answer(conn, peer)
+		})
+		conn.Close()
+		if !errors.Is(err, exchange.ErrSilent) {
+			return err
+		}
+		fmt.Fprintf(t.app.stderr, "roce: %s connected and said nothing; still waiting\n", conn.RemoteAddr())
+	}
+}
+
+// answer connects our endpoint to a client's.
+func (t *pingpongGame) answer(conn net.Conn, peer exchange.Dest) (exchange.Dest, error) {
+	if t.ep == nil {
+		if peer.GID.IsZero() {
+			return exchange.Dest{}, checkPeer(netip.Addr{}, peer)
+		}
+		addr, err := serverAddr(conn, peer)
+		if err != nil {
+			return exchange.Dest{}, err
+		}
+		if err := t.sit(addr); err != nil {
+			return exchange.Dest{}, err
+		}
+	}
+	return t.ep.mine, t.ep.connect(peer)
+}
+
+// pingpongResult is what --json prints.
+type pingpongResult struct {
+	Role        string            `json:"role"` // client or server
+	Transport   string            `json:"transport"`
+	Local       jsonDest          `json:"local"`
+	Remote      jsonDest          `json:"remote"`
+	MTU         int               `json:"mtu"`  // bytes
+	Size        int               `json:"size"` // bytes
+	Iters       int               `json:"iters"`
+	Bytes       int64             `json:"bytes"` // both directions
+	Seconds     float64           `json:"seconds"`
+	MbitPerSec  float64           `json:"mbit_per_sec"`
+	UsecPerIter float64           `json:"usec_per_iter"`
+	DataChecked bool              `json:"data_checked"`
+	Counters    map[string]uint64 `json:"counters"` // those that are not 0
+}
+
+type jsonDest struct {
+	LID uint16 `json:"lid"`
+	QPN uint32 `json:"qpn"`
+	PSN uint32 `json:"psn"`
+	GID string `json:"gid"`
+}
+
+func newJSONDest(d exchange.Dest) jsonDest {
+	return jsonDest{d.LID, uint32(d.QPN), uint32(d.PSN), d.GID.String()}
+}
+
+func (t *pingpongGame) report(took time.Duration) error {
+	o := t.o
+	t.show("%s", resultLines(o.size, o.iters, took))
+	if o.check {
+		t.show("data of all messages checked\n")
+	}
+	if !o.json {
+		return nil
+	}
+	r := pingpongResult{
+		Role: "server", Transport: "rc",
+		Local: newJSONDest(t.ep.mine), Remote: newJSONDest(t.peer),
+		MTU: o.mtu.Bytes(), Size: o.size, Iters: o.iters,
+		Bytes:       2 * int64(o.size) * int64(o.iters),
+		Seconds:     took.Seconds(),
+		UsecPerIter: took.Seconds() * 1e6 / float64(o.iters),
+		DataChecked: o.check,
+		Counters:    nonZero(t.ep.dev.Counters()),
+	}
+	r.MbitPerSec = float64(r.Bytes) * 8 / (took.Seconds() * 1e6)
+	if o.server != "" {
+		r.Role = "client"
+	}
+	return printJSON(t.app.stdout, r)
+}
+
+func (t *pingpongGame) close() {
+	if t.ep != nil {
+		t.ep.close()
+	}
+}
+
+// explain makes one line of what ended a game, with what to do about it.
+func (t *pingpongGame) explain(err error) error {
+	var (
+		failed *completionError
+		quiet  *quietError
+	)
+	peer := t.peer.GID.Addr()
+	switch {
+	case errors.As(err, &quiet):
+		return fmt.Errorf("%w: is the other side's program still running, and do both sides use the same -n and -s?", err)
+	case !errors.As(err, &failed):
+		return err
+	}
+	hint := ""
+	switch failed.status {
+	case roce.WCRetryExcErr:
+		hint = fmt.Sprintf(": %v does not answer on UDP port 4791: is its program still running, does no firewall block the port, do both sides use the same -m?", peer)
+	case roce.WCRemInvReqErr, roce.WCRemOpErr, roce.WCRemAccessErr:
+		hint = ": the other side refused the message: do both sides use the same -m and -s?"
+	case roce.WCLocLenErr:
+		hint = ": the message is longer than our receives: do both sides use the same -s?"
+	case roce.WCRNRRetryExcErr:
+		hint = fmt.Sprintf(": %v posts no receives", peer)
+	}
+	return fmt.Errorf("%w%s", err, hint)
+}
+
+// endpoint is a connected pair of queues and the memory for messages.
+type endpoint struct {
+	app  *app
+	o    *pingpongOptions
+	dev  *roce.Device
+	pd   *roce.PD
+	mr   *roce.MR
+	cq   *roce.CQ
+	qp   *roce.QP
+	buf  []byte // one message; with --chk one to send, one to receive
+	mine exchange.Dest
+}
+
+// openEndpoint opens the device of a local address, with receives posted and the
+// queue pair in INIT: ready to be told of its peer.
+func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, err error) {
+	e := &endpoint{app: a, o: o}
+	defer func() {
+		if err != nil {
+			e.close()
+		}
+	}()
+	if e.dev, err = a.open(roce.Config{Addr: addr}); err != nil {
+		return nil, err
+	}
+	port, err := e.dev.QueryPort()
+	if err != nil {
+		return nil, err
+	}
+	if o.mtu > port.ActiveMTU {
+		return nil, fmt.Errorf("path MTU %v does not fit interface %s, whose MTU is %d: use -m %v on both sides, or raise the interface's MTU to %d",
+			o.mtu, port.Interface, port.LinkMTU, port.ActiveMTU, o.mtu.Bytes()+headers(addr))
+	}
+	gids := e.dev.GIDs()
+	if o.gidIndex < 0 || o.gidIndex >= len(gids) {
+		return nil, fmt.Errorf("there is no GID with index %d: the device of %v has the indices 0 to %d", o.gidIndex, addr, len(gids)-1)
+	}
+	if e.pd, err = e.dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	e.buf = make([]byte, o.size*e.buffers())
+	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite); err != nil {
+		return nil, err
+	}
+	if e.cq, err = e.dev.CreateCQ(o.rxDepth + 1); err != nil {
+		return nil, tooDeep(o, err)
+	}
+	e.qp, err = e.pd.CreateQP(roce.QPConfig{Type: roce.RC, SendCQ: e.cq, RecvCQ: e.cq,
+		MaxSendWR: 1, MaxRecvWR: o.rxDepth, MaxSendSGE: 1, MaxRecvSGE: 1})
+	if err != nil {
+		return nil, tooDeep(o, err)
+	}
+	err = e.qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1},
+		roce.MaskState|roce.MaskPKeyIndex|roce.MaskPort|roce.MaskAccess)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.postRecv(o.rxDepth); err != nil {
+		return nil, err
+	}
+	e.mine = exchange.Dest{QPN: e.qp.Num(), PSN: e.qp.PSN(), GID: gids[o.gidIndex]}
+	return e, nil
+}
+
+// tooDeep names the flag behind a configuration error.
+func tooDeep(o *pingpongOptions, err error) error {
+	var conf *roce.ConfigError
+	if errors.As(err, &conf) {
+		return fmt.Errorf("-r %d: %w", o.rxDepth, err)
+	}
+	return err
+}
+
+// connect brings the queue pair to RTS, with the attributes of ibv_rc_pingpong.
+func (e *endpoint) connect(peer exchange.Dest) error {
+	if err := checkPeer(e.dev.Addr(), peer); err != nil {
+		return err
+	}
+	err := e.qp.Modify(&roce.Attr{
+		State:           roce.StateRTR,
+		PathMTU:         e.o.mtu,
+		DestQPN:         peer.QPN,
+		RQPSN:           peer.PSN,
+		MaxDestRdAtomic: 1,
+		MinRNRTimer:     12, // 0.64 ms
+		AV:              roce.AddressVector{DGID: peer.GID, SGIDIndex: uint8(e.o.gidIndex), HopLimit: 64},
+	}, roce.MaskState|roce.MaskAV|roce.MaskPathMTU|roce.MaskDestQPN|roce.MaskRQPSN|roce.MaskMaxDestRdAtomic|roce.MaskMinRNRTimer)
+	if err != nil {
+		return err
+	}
+	return e.qp.Modify(&roce.Attr{
+		State:       roce.StateRTS,
+		Timeout:     14, // 67 ms
+		RetryCnt:    7,
+		RNRRetry:    7, // for ever
+		SQPSN:       e.mine.PSN,
+		MaxRdAtomic: 1,
+	}, roce.MaskState|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskSQPSN|roce.MaskMaxRdAtomic)
+}
+
+func (e *endpoint) buffers() int {
+	if e.o.check {
+		return 2
+	}
+	return 1
+}
+
+// sendBuf and recvBuf are the same bytes without --chk, as in ibv_rc_pingpong.
+func (e *endpoint) sendBuf() []byte { return e.buf[:e.o.size] }
+func (e *endpoint) recvBuf() []byte { return e.buf[len(e.buf)-e.o.size:] }
+
+// linger keeps the device open while the other side may miss our last ACK: until
+// nothing has come for a few of its timeouts (67 ms), at most two seconds.
+func (e *endpoint) linger(ctx context.Context) {
+	const quiet = 250 * time.Millisecond
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); {
+		before := e.packets()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(quiet):
+		}
+		if e.packets() == before {
+			return
+		}
+	}
+}
+
+// packets returns how many packets of ours have come in.
+func (e *endpoint) packets() uint64 { return e.dev.Counters()["rcvd_pkts"] }
+
+func (e *endpoint) close() {
+	if e.dev != nil {
+		e.dev.Close()
+	}
+}
+
+func nonZero(all map[string]uint64) map[string]uint64 {
+	some := map[string]uint64{}
+	for name, n := range all {
+		if n != 0 {
+			some[name] = n
+		}
+	}
+	return some
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/goroce/goroce/roce"
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses.
+const (
+	exitOK      = 0
+	exitFailure = 1 // something did not work
+	exitUsage   = 2 // wrong flags or arguments: nothing was tried
+)
+
+// app is what the commands share. Tests replace its fields.
+type app struct {
+	stdout, stderr io.Writer
+	progress       bool // stderr is a terminal: say what is being waited for
+	// open opens a device; tests put faults under it.
+	open func(roce.Config) (*roce.Device, error)
+}
+
+// run runs the command line args, without the program's name, and returns the
+// exit status. An error is one line on stderr.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	a := &app{stdout: stdout, stderr: stderr, progress: isTerminal(stderr), open: roce.Open}
+	return a.run(ctx, args)
+}
+
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.command()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
+	fmt.Fprintf(a.stderr, "roce: %s\n", oneLine(err))
+	if usage := (*usageError)(nil); errors.As(err, &usage) {
+		fmt.Fprintf(a.stderr, "Try '%s --help'.\n", usage.command)
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "roce",
+		Short: "RoCEv2 in user space: try it, test it, look at it",
+		Long: `roce speaks RoCEv2 (RDMA over UDP port 4791) from an ordinary process: without
+a kernel module, without an RDMA device and without privileges.
+
+Exit status: 0 success, 1 failure, 2 wrong usage.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef(cmd, "unknown command %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cmd.SetOut(a.stderr)
+			cmd.Help()
+			return usagef(cmd, "no command given")
+		},
+	}
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
+	root.AddCommand(a.devinfoCommand(), a.pingpongCommand(), a.demoCommand())
+	return root
+}
+
+// usageError is a mistake in the command line: exit status 2.
+type usageError struct {
+	command string
+	text    string
+}
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{cmd.CommandPath(), fmt.Sprintf(format, args...)}
+}
+
+// maxArgs refuses more than n arguments.
+func maxArgs(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return usagef(cmd, "unexpected argument %q: %s", args[n], what)
+		}
+		return nil
+	}
+}
+
+// oneLine makes one line of an error, joined ones included.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// progressf says on a terminal what is going on.
+func (a *app) progressf(format string, args ...any) {
+	if a.progress {
+		fmt.Fprintf(a.stderr, format+"\n", args...)
+	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+}
