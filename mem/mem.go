@@ -104,9 +104,9 @@ type Status uint8
 
 // The checks are made in this order, entry by entry, and the first that fails
 // is the answer: the number of entries, then for each the key, the protection
-// domain, the rights, overflow, range (IBTA 10.6.3 leaves the order open; a
-// fixed one lets tests and counters tell causes apart, and a guessed key learns
-// nothing about the region behind it).
+// domain, the rights, overflow, range. On the wire all of them are the same NAK
+// (IBTA 9.7.4.1.5); the order is fixed so that tests and logs tell causes apart
+// and so that a key of another domain reveals nothing about its region.
 const (
 	OK           Status = iota
 	BadKey              // no region has this key, or it was deregistered since

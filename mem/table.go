@@ -115,7 +115,7 @@ func checkRegister(buf []byte, acc Access, iova uint64) error {
 	if bad := acc &^ (known | optional); bad != 0 {
 		return &RegisterError{"access", fmt.Sprintf("unknown right %#x", uint32(bad))}
 	}
-	// IBTA 10.6.3.1 (C10-59.1.1 and following), ibv_reg_mr(3).
+	// ibv_reg_mr(3); Linux ib_verbs.h, ib_check_mr_access.
 	for _, right := range [...]Access{RemoteWrite, RemoteAtomic} {
 		if acc&right != 0 && acc&LocalWrite == 0 {
 			return &RegisterError{"access", right.String() + " needs LOCAL_WRITE"}
