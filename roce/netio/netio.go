@@ -9,6 +9,7 @@
 package netio
 
 import (
+	"encoding/binary"
 	"errors"
 	"math"
 	"net/netip"
@@ -76,6 +77,9 @@ func (r *Received) Segments() int { return segments(len(r.Buf), r.SegSize) }
 
 // Segment returns packet i.
 func (r *Received) Segment(i int) []byte { return segment(r.Buf, r.SegSize, i) }
+
+// hostLittleEndian is the byte order of this machine.
+var hostLittleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 func segments(n, size int) int {
 	if size <= 0 || n <= size {

@@ -9,36 +9,36 @@ import (
 type Stat uint8
 
 const (
-	TxCalls       Stat = iota // successful calls that sent something (system calls, where there are any)
-	TxRuns                    // runs gone to the network
-	TxPackets                 // packets gone to the network
-	TxBytes                   // their bytes, without IP and UDP headers
-	TxWouldBlock              // times that Send had to return ErrWouldBlock
-	TxNoBufs                  // of these, for a full device queue (ENOBUFS)
-	TxRefused                 // packets lost because a firewall refused them (EPERM, EACCES)
-	TxUnreachable             // packets lost for want of a route or an answering neighbour or port
-	TxTooBig                  // packets lost because they do not fit the interface (EMSGSIZE)
-	TxError                   // packets lost for any other reason that the host gave
-	TxResealed                // packets sealed anew because they were sent alone
-	TxPortFailed              // packets sent from the own port because their source port could not be had
-	GSOOff                    // times that GSO had to be switched off
-	RxCalls                   // successful calls that received something
-	RxPackets                 // packets received
-	RxBytes                   // their bytes, without IP and UDP headers
-	RxOverflow                // packets dropped because the receive buffer was full
-	RxTruncated               // datagrams dropped because they were longer than any RoCE packet
-	RxError                   // errors that receiving reported
-	ICMPErrors                // errors that the network or this host reported for packets sent earlier
-	FaultDrop                 // packets lost on purpose
-	FaultDuplicate            // packets duplicated on purpose
-	FaultReorder              // packets held back on purpose so that later ones overtake
-	FaultDelay                // packets delayed on purpose
-	FaultCorrupt              // packets damaged on purpose
-	FaultCE                   // packets marked "congestion experienced" on purpose
-	FaultOverflow             // packets dropped because too many were held
-	TapPackets                // packets written to the tap
-	TapDropped                // packets that the tap missed because its writer was too slow, or failed
-	NumStats                  // not a counter
+	TxCalls        Stat = iota // successful calls that sent something (system calls, where there are any)
+	TxRuns                     // runs gone to the network
+	TxPackets                  // packets gone to the network
+	TxBytes                    // their bytes, without IP and UDP headers
+	TxWouldBlock               // times that Send had to return ErrWouldBlock
+	TxNoBufs                   // of these, for a full device queue (ENOBUFS)
+	TxRefused                  // packets lost because a firewall refused them (EPERM, EACCES)
+	TxUnreachable              // packets lost for want of a route or an answering neighbour or port
+	TxTooBig                   // packets lost because they do not fit the interface (EMSGSIZE)
+	TxError                    // packets lost for any other reason that the host gave
+	TxResealed                 // packets sealed anew because they were sent alone
+	TxPortFailed               // packets sent from the own port because their source port could not be had
+	GSOOff                     // times that GSO had to be switched off
+	RxCalls                    // successful calls that received something
+	RxPackets                  // packets received
+	RxBytes                    // their bytes, without IP and UDP headers
+	RxOverflow                 // packets dropped because the receive buffer was full
+	RxTruncated                // datagrams dropped because they were longer than any RoCE packet
+	RxError                    // errors that receiving reported
+	ICMPErrors                 // errors that the network or this host reported for packets sent earlier
+	FaultDrop                  // packets lost on purpose
+	FaultDuplicate             // packets duplicated on purpose
+	FaultReorder               // packets held back on purpose so that later ones overtake
+	FaultDelay                 // packets delayed on purpose
+	FaultCorrupt               // packets damaged on purpose
+	FaultCE                    // packets marked "congestion experienced" on purpose
+	FaultOverflow              // packets dropped because too many were held
+	TapPackets                 // packets written to the tap
+	TapDropped                 // packets that the tap missed because its writer was too slow, or failed
+	NumStats                   // not a counter
 )
 
 var statNames = [NumStats]string{

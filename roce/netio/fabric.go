@@ -1,0 +1,286 @@
+package netio
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Defaults of a Fabric.
+const (
+	fabricSegments = 64
+	fabricRecv     = 1 << 20
+	fabricMTU      = 9000
+	fabricCharge   = 128 // bytes of bookkeeping that each queued run is charged
+)
+
+// Fabric is a network in memory. It delivers at once and in order, keeps the IPv4
+// Identification of every packet, and loses only what overflows a receive buffer
+// or has no receiver; [WithFaults] makes it worse. Its backends may be used by
+// concurrent devices; used by one goroutine, they do the same in each run.
+//
+// The fields may be changed before the first Open.
+type Fabric struct {
+	// MaxSegments is the most packets of a run; 0 means 64, 1 forbids runs.
+	MaxSegments int
+	// RecvBuffer is the size of each receive buffer in bytes; 0 means 1 MiB. Each
+	// run is charged some bytes more than it is long.
+	RecvBuffer int
+	// MTU is the most bytes of a packet with IP and UDP headers; 0 means 9000.
+	MTU int
+
+	mu   sync.RWMutex
+	ends map[netip.AddrPort]*fabricEnd
+}
+
+// NewFabric returns an empty network.
+func NewFabric() *Fabric {
+	return &Fabric{ends: make(map[netip.AddrPort]*fabricEnd)}
+}
+
+// Open returns a backend with the given address, which must be concrete and not
+// in use on this fabric (*ListenError). Port 0 means 4791.
+func (f *Fabric) Open(addr netip.AddrPort) (Backend, error) {
+	addr = concrete(addr)
+	if why := unusable(addr); why != "" {
+		return nil, &ListenError{Addr: addr, Why: why}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.ends[addr]; ok {
+		return nil, &ListenError{Addr: addr, Why: "the address is in use on this fabric"}
+	}
+	e := &fabricEnd{
+		f: f, addr: addr, w: newWaiter(),
+		caps: Caps{
+			MaxSegments: orDefault(f.MaxSegments, fabricSegments),
+			MaxRun:      maxRun,
+			IDKnown:     true,
+			ECN:         true,
+			RecvBuffer:  orDefault(f.RecvBuffer, fabricRecv),
+			MTU:         orDefault(f.MTU, fabricMTU),
+			Name:        "fabric " + addr.String(),
+		},
+	}
+	f.ends[addr] = e
+	return e, nil
+}
+
+func orDefault(v, def int) int {
+	if v <= 0 {
+		return def
+	}
+	return v
+}
+
+// fabricEnd is one backend on a fabric. Its receive buffer is a ring of bytes and
+// a ring of entries that describe pieces of it.
+type fabricEnd struct {
+	f    *Fabric
+	addr netip.AddrPort
+	caps Caps
+	c    counters
+	w    waiter
+
+	mu     sync.Mutex
+	closed bool
+	ring   []byte
+	head   uint64 // position after the last byte in use; modulo len(ring)
+	tail   uint64 // position of the first byte in use
+	q      []fabricEntry
+	first  int // index of the oldest entry
+	n      int // entries in use
+	lent   int // of these, handed out by the last Recv
+}
+
+type fabricEntry struct {
+	src  netip.AddrPort
+	tos  uint8
+	seg  int
+	off  int    // of the bytes in the ring
+	size int    // bytes
+	end  uint64 // position up to which the ring is free once this entry is
+}
+
+func (e *fabricEnd) Caps() Caps                { return e.caps }
+func (e *fabricEnd) LocalAddr() netip.AddrPort { return e.addr }
+func (e *fabricEnd) Deadline() time.Duration   { return Never }
+func (e *fabricEnd) Wake()                     { e.w.wake() }
+
+func (e *fabricEnd) Stats() (s Stats) {
+	e.c.addTo(&s)
+	return s
+}
+
+func (e *fabricEnd) Send(_ time.Duration, runs []Run) (int, error) {
+	if e.isClosed() {
+		return 0, errClosed(e.addr)
+	}
+	for i := range runs {
+		r := &runs[i]
+		n := r.Segments()
+		dst := e.f.find(r.Dst)
+		switch {
+		case dst == nil || r.Dst.Addr().Is4() != e.addr.Addr().Is4():
+			e.c.add(TxUnreachable, n)
+			continue
+		case n > e.caps.MaxSegments || len(r.Buf) > e.caps.MaxRun:
+			e.c.add(TxError, n)
+			continue
+		case len(r.Segment(0))+ipUDPHeaders(e.addr.Addr()) > e.caps.MTU:
+			e.c.add(TxTooBig, n)
+			continue
+		}
+		src := e.addr
+		if r.SrcPort != 0 {
+			src = netip.AddrPortFrom(src.Addr(), r.SrcPort)
+		}
+		dst.deliver(src, r, n)
+		e.c.add(TxCalls, 1)
+		e.c.add(TxRuns, 1)
+		e.c.add(TxPackets, n)
+		e.c.add(TxBytes, len(r.Buf))
+	}
+	return len(runs), nil
+}
+
+func (f *Fabric) find(a netip.AddrPort) *fabricEnd {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.ends[a]
+}
+
+// deliver copies a run of n packets into the receive buffer, or drops it.
+func (e *fabricEnd) deliver(src netip.AddrPort, r *Run, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	off, ok := e.reserve(len(r.Buf))
+	if !ok {
+		e.c.add(RxOverflow, n)
+		return
+	}
+	copy(e.ring[off:], r.Buf)
+	if e.n == len(e.q) {
+		e.growQueue()
+	}
+	seg := r.SegSize
+	if n == 1 {
+		seg = 0
+	}
+	e.q[(e.first+e.n)%len(e.q)] = fabricEntry{src: src, tos: r.TOS, seg: seg, off: off, size: len(r.Buf), end: e.head}
+	e.n++
+	if e.n-e.lent == 1 {
+		e.w.wake()
+	}
+}
+
+// reserve takes size contiguous bytes of the ring and moves head behind them.
+func (e *fabricEnd) reserve(size int) (off int, ok bool) {
+	if e.ring == nil {
+		e.ring = make([]byte, e.caps.RecvBuffer)
+	}
+	total := uint64(len(e.ring))
+	pos := e.head % total
+	need := uint64(size + fabricCharge)
+	if pos+need > total { // does not fit before the end: start over
+		need += total - pos
+		pos = 0
+	}
+	if e.head-e.tail+need > total {
+		return 0, false
+	}
+	e.head += need
+	return int(pos), true
+}
+
+func (e *fabricEnd) growQueue() {
+	q := make([]fabricEntry, max(64, 2*len(e.q)))
+	for i := range e.n {
+		q[i] = e.q[(e.first+i)%len(e.q)]
+	}
+	e.q, e.first = q, 0
+}
+
+func (e *fabricEnd) Recv(_ time.Duration, dst []Received) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return 0, errClosed(e.addr)
+	}
+	e.release()
+	n := min(len(dst), e.n)
+	for i := range n {
+		it := &e.q[(e.first+i)%len(e.q)]
+		dst[i] = Received{
+			Src: it.src, Dst: e.addr, TOS: it.tos, SegSize: it.seg,
+			IDKnown: true, // a run counts from 0
+			Buf:     e.ring[it.off : it.off+it.size : it.off+it.size],
+		}
+		e.c.add(RxPackets, dst[i].Segments())
+		e.c.add(RxBytes, it.size)
+	}
+	if n > 0 {
+		e.c.add(RxCalls, 1)
+	}
+	e.lent = n
+	return n, nil
+}
+
+// release frees what the last Recv handed out.
+func (e *fabricEnd) release() {
+	if e.lent == 0 {
+		return
+	}
+	e.tail = e.q[(e.first+e.lent-1)%len(e.q)].end
+	e.first = (e.first + e.lent) % len(e.q)
+	e.n -= e.lent
+	e.lent = 0
+}
+
+// Wait never has to wait for room: a fabric takes or drops everything.
+func (e *fabricEnd) Wait(timeout time.Duration, write bool) error {
+	e.mu.Lock()
+	closed, ready := e.closed, write || e.n > e.lent
+	e.mu.Unlock()
+	if closed {
+		return errClosed(e.addr)
+	}
+	if ready {
+		return nil
+	}
+	e.w.wait(timeout)
+	if e.isClosed() {
+		return errClosed(e.addr)
+	}
+	return nil
+}
+
+func (e *fabricEnd) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
+func (e *fabricEnd) Close() error {
+	e.mu.Lock()
+	closed := e.closed
+	e.closed = true
+	e.mu.Unlock()
+	if closed {
+		return errClosed(e.addr)
+	}
+	e.f.mu.Lock()
+	delete(e.f.ends, e.addr)
+	e.f.mu.Unlock()
+	e.w.wake()
+	return nil
+}
+
+func errClosed(a netip.AddrPort) error {
+	return fmt.Errorf("netio %v: %w", a, net.ErrClosed)
+}
