@@ -1,5 +1,7 @@
 package mem
 
+import "runtime"
+
 // Cursor is random access to the bytes of a scatter/gather list, of one remote
 // range, or of inline data, as if they lay in one piece. The zero value is an
 // empty cursor. It is meant to be kept and opened again and again, by Local,
@@ -163,11 +165,14 @@ func (c *Cursor) seek(off uint64) []byte {
 // CopyOut copies len(dst) bytes from offset off of the cursor to dst. It
 // answers OutOfRange, with nothing copied, if the cursor does not have them,
 // and BadKey if one of the regions was deregistered since the cursor was
-// opened; dst is then partly written.
-func (c *Cursor) CopyOut(dst []byte, off uint64) Status {
+// opened, or Fault if the memory is not there (memory of C that was unmapped, a
+// mapped file that was truncated) and the goroutine runs with
+// [runtime/debug.SetPanicOnFault]; dst is then partly written.
+func (c *Cursor) CopyOut(dst []byte, off uint64) (status Status) {
 	if s := c.check(c.read, off, len(dst)); s != OK {
 		return s
 	}
+	defer fault(&status)
 	for len(dst) > 0 {
 		b := c.seek(off)
 		if b == nil {
@@ -191,10 +196,11 @@ func (c *Cursor) CopyOut(dst []byte, off uint64) Status {
 //
 // To the race detector only that last store is visible: like the writes of an
 // adapter, the others may run beside anything.
-func (c *Cursor) CopyIn(off uint64, src []byte) Status {
+func (c *Cursor) CopyIn(off uint64, src []byte) (status Status) {
 	if s := c.check(c.write, off, len(src)); s != OK {
 		return s
 	}
+	defer fault(&status)
 	for len(src) > 0 {
 		b := c.seek(off)
 		if b == nil {
@@ -220,4 +226,18 @@ func (c *Cursor) check(allowed bool, off uint64, n int) Status {
 		return AccessDenied
 	}
 	return OK
+}
+
+// fault turns a memory fault into an answer. Any other panic goes on.
+func fault(status *Status) {
+	switch r := recover(); r.(type) {
+	case nil:
+	case interface {
+		runtime.Error
+		Addr() uintptr // only memory faults have it, see debug.SetPanicOnFault
+	}:
+		*status = Fault
+	default:
+		panic(r)
+	}
 }

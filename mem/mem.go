@@ -116,11 +116,12 @@ const (
 	OutOfRange          // not wholly within the region or the cursor
 	Misaligned          // an atomic not on its natural boundary
 	TooManySGE          // more than MaxSGE entries
+	Fault               // the memory behind a valid range cannot be accessed
 )
 
 var statusNames = [...]string{
 	"ok", "bad key", "wrong protection domain", "access denied", "address overflow",
-	"out of range", "misaligned", "too many SGEs",
+	"out of range", "misaligned", "too many SGEs", "memory fault",
 }
 
 func (s Status) String() string {
