@@ -7,9 +7,6 @@ import (
 	"github.com/goroce/goroce/mem"
 )
 
-// maxMessage is the longest message in bytes (IBTA 9.7.2 and C9-5: 2^31).
-const maxMessage = 1 << 31
-
 // responder is the half of an RC queue pair that takes requests: it checks
 // them, moves their payload straight into memory, completes receives and notes
 // which ACK, NAK or READ responses are due. Nothing is queued but READs: a
@@ -173,11 +170,11 @@ func (r *responder) send(now time.Duration, in *Inbound) {
 // openReceive makes the buffers of the receive the target of a SEND. A SEND
 // without payload touches no memory, so no key is looked at.
 func (r *responder) openReceive(pos ib.Position, n int) mem.Status {
+	sges := r.wqe.SGE
 	if pos == ib.PosOnly && n == 0 {
-		r.target.Reset()
-		return mem.OK
+		sges = nil
 	}
-	return r.target.Local(r.q.cfg.Mem, r.q.cfg.PD, r.wqe.SGE, mem.LocalWrite)
+	return r.target.Local(r.q.cfg.Mem, r.q.cfg.PD, sges, mem.LocalWrite)
 }
 
 // write takes a packet of an RDMA WRITE.
