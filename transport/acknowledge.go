@@ -127,8 +127,13 @@ func (r *responder) invalid(now time.Duration) {
 }
 
 // denied ends the connection because memory cannot be accessed at the packet
-// seq (IBTA 9.7.5.2.5).
-func (r *responder) denied(now time.Duration, _ mem.Status, seq uint64) {
+// seq (IBTA 9.7.5.2.5). When memory that the peer may use is not there, that is
+// our failure and not its (IBTA 9.7.5.2.6).
+func (r *responder) denied(now time.Duration, s mem.Status, seq uint64) {
+	if s == mem.Fault {
+		r.fail(now, ib.NAKRemoteOperational, seq, EventQPFatal)
+		return
+	}
 	r.fail(now, ib.NAKRemoteAccess, seq, EventQPAccessErr)
 }
 

@@ -17,7 +17,7 @@ type rspTalk struct {
 // runTalks runs conversations with several first PSNs: the last make the PSN
 // wrap in their course (IBTA 9.7.1).
 func runTalks(t *testing.T, talks []rspTalk) {
-	for _, base := range []ib.PSN{0, 0x123456, 0xffffff, 0xfffffe, 0xfffffa} {
+	for _, base := range []ib.PSN{0, 0xffffff, 0xfffffe} {
 		for _, k := range talks {
 			t.Run(k.name+"/"+base.String(), func(t *testing.T) {
 				t.Cleanup(func() {

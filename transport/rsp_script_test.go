@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -86,17 +87,21 @@ func (w *rspWorld) up(a Attr, s State) {
 }
 
 func (w *rspWorld) region(name string, n int, pd mem.PD, acc mem.Access) {
-	buf := make([]byte, n)
-	rng := rand.NewPCG(uint64(n), uint64(len(w.reg)))
-	for i := range buf {
-		buf[i] = byte(rng.Uint64())
-	}
+	buf := slices.Clone(rspPattern()[len(w.reg)<<16:][:n])
 	r, err := w.tab.Register(buf, pd, acc, rspIOVA)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.reg[name], w.fresh[name], w.alias[name] = r, slices.Clone(buf), r.Key()
 }
+
+// rspPattern is what regions are filled with: any 4 bytes of it are nearly sure
+// to be found at one place only.
+var rspPattern = sync.OnceValue(func() []byte {
+	b := make([]byte, 8<<16)
+	rand.NewChaCha8([32]byte{2}).Read(b)
+	return b
+})
 
 // Pop makes the world its receive queue.
 func (w *rspWorld) Pop(dst *RecvWQE) bool {
@@ -302,8 +307,8 @@ func (w *rspWorld) action(line string) {
 		w.nextID++
 		w.rq = append(w.rq, wqe)
 		w.q.Kick(w.now)
-	case "recvbad": // post a receive whose key is unknown
-		w.rq = append(w.rq, RecvWQE{ID: w.nextID, SGE: []mem.SGE{{Addr: rspIOVA, Length: 4096, LKey: w.alias["bad"]}}})
+	case "recvbad", "recvgone": // post a receive whose key is unknown, whose memory has gone
+		w.rq = append(w.rq, RecvWQE{ID: w.nextID, SGE: []mem.SGE{{Addr: rspIOVA, Length: 4096, LKey: w.alias[f[0][4:]]}}})
 		w.nextID++
 	case "dereg":
 		if err := w.tab.Deregister(w.reg[f[1]]); err != nil {
