@@ -175,7 +175,7 @@ func (e *fabricEnd) deliver(src netip.AddrPort, r *Run, n int) {
 	e.q[(e.first+e.n)%len(e.q)] = fabricEntry{src: src, tos: r.TOS, seg: seg, off: off, size: len(r.Buf), end: e.head}
 	e.n++
 	if e.n-e.lent == 1 {
-		e.w.wake()
+		e.w.signal()
 	}
 }
 
@@ -244,20 +244,20 @@ func (e *fabricEnd) release() {
 
 // Wait never has to wait for room: a fabric takes or drops everything.
 func (e *fabricEnd) Wait(timeout time.Duration, write bool) error {
-	e.mu.Lock()
-	closed, ready := e.closed, write || e.n > e.lent
-	e.mu.Unlock()
-	if closed {
-		return errClosed(e.addr)
+	if write {
+		timeout = 0
 	}
-	if ready {
-		return nil
-	}
-	e.w.wait(timeout)
+	e.w.wait(timeout, e)
 	if e.isClosed() {
 		return errClosed(e.addr)
 	}
 	return nil
+}
+
+func (e *fabricEnd) waitOver() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed || e.n > e.lent
 }
 
 func (e *fabricEnd) isClosed() bool {

@@ -148,7 +148,7 @@ func (p *portable) enqueue(b []byte, src netip.AddrPort, tos uint8) {
 	p.c.add(RxPackets, 1)
 	p.c.add(RxBytes, len(b))
 	if p.n-p.lent == 1 {
-		p.w.wake()
+		p.w.signal()
 	}
 }
 
@@ -175,20 +175,20 @@ func (p *portable) Recv(_ time.Duration, dst []Received) (int, error) {
 // Wait never has to wait for room: package net hides a full send buffer by
 // blocking for a moment in Send.
 func (p *portable) Wait(timeout time.Duration, write bool) error {
-	p.mu.Lock()
-	closed, ready := p.closed, write || p.n > p.lent
-	p.mu.Unlock()
-	if closed {
-		return errClosed(p.local)
+	if write {
+		timeout = 0
 	}
-	if ready {
-		return nil
-	}
-	p.w.wait(timeout)
+	p.w.wait(timeout, p)
 	if p.isClosed() {
 		return errClosed(p.local)
 	}
 	return nil
+}
+
+func (p *portable) waitOver() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed || p.n > p.lent
 }
 
 func (p *portable) isClosed() bool {

@@ -1,10 +1,14 @@
 package netio
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
-// waiter blocks one goroutine until somebody wakes it, for backends that have no
-// file descriptor to wait on. A wake that nobody waits for ends the next wait.
+// waiter blocks one goroutine until its condition holds or somebody wakes it, for
+// backends that have no file descriptor to wait on.
 type waiter struct {
+	woken atomic.Bool
 	ch    chan struct{}
 	timer *time.Timer
 }
@@ -15,29 +19,35 @@ func newWaiter() waiter {
 	return waiter{ch: make(chan struct{}, 1), timer: t}
 }
 
+// wake ends the running wait, or else the next one.
 func (w *waiter) wake() {
+	w.woken.Store(true)
+	w.signal()
+}
+
+// signal makes a running wait look at its condition.
+func (w *waiter) signal() {
 	select {
 	case w.ch <- struct{}{}:
 	default:
 	}
 }
 
-// wait returns when woken or after the timeout; a negative timeout is no limit.
-func (w *waiter) wait(timeout time.Duration) {
-	switch {
-	case timeout < 0:
-		<-w.ch
-	case timeout == 0:
-		select {
-		case <-w.ch:
-		default:
-		}
-	default:
+// condition is what a backend waits for.
+type condition interface{ waitOver() bool }
+
+// wait returns when the condition holds, when woken or after the timeout; a
+// negative timeout is no limit.
+func (w *waiter) wait(timeout time.Duration, c condition) {
+	if timeout > 0 {
 		w.timer.Reset(timeout)
+		defer w.timer.Stop()
+	}
+	for !c.waitOver() && !w.woken.Swap(false) && timeout != 0 {
 		select {
 		case <-w.ch:
-			w.timer.Stop()
-		case <-w.timer.C:
+		case <-w.timer.C: // never fires without a timeout
+			return
 		}
 	}
 }
