@@ -117,15 +117,16 @@ func (t *IDTracker) explains(now time.Duration, id uint16) bool {
 	return t.last-id <= idBack
 }
 
-// forward reports whether id is a step of the counter from last on: at least 1
-// and inside the window.
+// forward reports whether id is a step of the counter from last on.
 func (t *IDTracker) forward(now time.Duration, id uint16) bool {
-	return id != t.last && int64(id-t.last) <= idReach(now-t.at, t.widen)
+	return isStep(t.last, id, now-t.at, t.widen)
 }
 
-// idReach is how far a counter may have come after a time, in steps.
-func idReach(elapsed time.Duration, widen uint8) int64 {
-	return (idWindow + int64(max(elapsed, 0)/idStepTime)) << widen
+// isStep reports whether a counter can come from one ID to the other in a time,
+// in a window doubled widen times.
+func isStep(from, to uint16, elapsed time.Duration, widen uint8) bool {
+	reach := (idWindow + int64(max(elapsed, 0)/idStepTime)) << widen
+	return from != to && int64(to-from) <= reach
 }
 
 // narrow takes a widening back when it has not been needed for long.
@@ -133,7 +134,7 @@ func (t *IDTracker) narrow(now time.Duration, id uint16) {
 	if t.widen == 0 {
 		return
 	}
-	if int64(id-t.last) > idReach(now-t.at, t.widen-1) {
+	if !isStep(t.last, id, now-t.at, t.widen-1) {
 		t.quiet = 0
 		return
 	}
@@ -161,7 +162,7 @@ func (t *IDTracker) refused(now time.Duration, id uint16) bool {
 	case id < idSmallEnd && before < idSmallEnd && t.mode != idSmall:
 		t.mode = idSmall
 		t.rising = id > before
-	case id != before && int64(id-before) <= idReach(now-beforeAt, 0):
+	case isStep(before, id, now-beforeAt, 0):
 		if t.mode == idCounter {
 			t.widen = min(t.widen+1, idMaxWiden)
 			t.quiet = 0
@@ -181,16 +182,23 @@ func (t *IDTracker) relearn(goal uint8) { *t = IDTracker{goal: goal} }
 // learn counts which patterns explain id and chooses one when it has seen enough.
 // One ID that does not fit may have been damage.
 func (t *IDTracker) learn(now time.Duration, id uint16) {
-	if t.seen == 0 {
-		t.rising = true
+	switch {
+	case t.seen == 0:
 		t.goal = max(t.goal, idFirstGoal)
-	} else if t.forward(now, id) {
+		t.rising = true
+		t.last, t.at = id, now
+	case t.forward(now, id):
 		t.steps++
-	} else {
+		t.last, t.at = id, now
+	case t.last-id <= idBack: // a duplicate or overtaken packet is no sign against a counter
+		t.steps++
 		t.rising = false
-		if t.last-id <= idBack { // a duplicate or overtaken packet is no sign against a counter
-			t.steps++
-		}
+	case t.hasCandidate && isStep(t.candidate, id, now-t.candidateAt, 0):
+		t.rising = false
+		t.last, t.at, t.hasCandidate = id, now, false
+	default:
+		t.rising = false
+		t.candidate, t.candidateAt, t.hasCandidate = id, now, true
 	}
 	if id == 0 {
 		t.zeros++
@@ -198,7 +206,6 @@ func (t *IDTracker) learn(now time.Duration, id uint16) {
 	if id < idSmallEnd {
 		t.smalls++
 	}
-	t.last, t.at = id, now
 	if t.seen++; t.seen < t.goal {
 		return
 	}

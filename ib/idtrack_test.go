@@ -226,12 +226,151 @@ func TestIDTrackerSilence(t *testing.T) {
 	}
 }
 
+// learnt returns a tracker that has seen n packets, a microsecond apart, with the
+// IDs that id gives, and the time of the last one.
+func learnt(t *testing.T, n int, id func(i int) uint16) (tr IDTracker, now time.Duration) {
+	t.Helper()
+	now = time.Hour
+	for i := range n {
+		now += time.Microsecond
+		if !tr.Accept(now, id(i)) {
+			t.Fatalf("packet %d refused while learning", i)
+		}
+	}
+	return tr, now
+}
+
+func counterFrom(start int) func(i int) uint16 {
+	return func(i int) uint16 { return uint16(start + i) }
+}
+
 // Time that stands still or runs backwards is a gap of 0.
 func TestIDTrackerClock(t *testing.T) {
-	var tr IDTracker
+	tr, now := learnt(t, 100, counterFrom(30000))
 	for n := range 1000 {
-		if now := time.Duration(1000-n) * time.Second; !tr.Accept(now, uint16(n+30000)) {
+		now -= time.Second
+		if !tr.Accept(now, uint16(n+30100)) {
 			t.Fatalf("packet %d refused", n)
+		}
+	}
+	if tr.Accept(now-time.Second, 50000) {
+		t.Error("a made-up ID passes")
+	}
+}
+
+// One damaged packet among those that the tracker learns from does not spoil the
+// pattern.
+func TestIDTrackerLearnsAmongDamage(t *testing.T) {
+	for name, id := range map[string]func(int) uint16{
+		"counter":  counterFrom(30000),
+		"segments": func(i int) uint16 { return uint16(i * 20 % 128) },
+	} {
+		for bad := range idFirstGoal {
+			packets := idFirstGoal
+			if bad == 0 { // the first good one is no step either
+				packets += idNextGoal
+			}
+			tr, now := learnt(t, packets, func(i int) uint16 {
+				if i == bad {
+					return 50000
+				}
+				return id(i)
+			})
+			if !tr.Accept(now, id(packets)) {
+				t.Errorf("%s, packet %d damaged: the next is refused", name, bad)
+			}
+			if tr.Accept(now, 20000) {
+				t.Errorf("%s, packet %d damaged: no pattern learnt", name, bad)
+			}
+		}
+	}
+}
+
+// A counter that jumps while it is learnt is a counter all the same.
+func TestIDTrackerLearnsAcrossJump(t *testing.T) {
+	tr, now := learnt(t, idFirstGoal+idNextGoal, func(i int) uint16 {
+		if i < idFirstGoal {
+			return uint16(i * 7777) // no pattern: the next 32 are learnt from
+		}
+		return uint16(1000 + i + i/20*30000)
+	})
+	if next := uint16(31000 + idFirstGoal + idNextGoal); !tr.Accept(now, next) || tr.Accept(now, 20000) {
+		t.Errorf("the counter is not followed: %+v", tr)
+	}
+}
+
+// An ID that comes twice shows that 0 to 127 are segments, not a counter's start.
+func TestIDTrackerSegmentsAreNoCounter(t *testing.T) {
+	tr, now := learnt(t, 40, func(i int) uint16 { return uint16(max(i-3, 0)) })
+	if tr.Accept(now, 150) {
+		t.Error("ID 150 accepted after segments up to 36")
+	}
+	if !tr.Accept(now, 0) || !tr.Accept(now, 127) {
+		t.Error("a segment is refused")
+	}
+}
+
+// A counter that began below 128 is a counter from 128 on: packets that overtake
+// are accepted, small IDs are not.
+func TestIDTrackerCounterFromZero(t *testing.T) {
+	tr, now := learnt(t, 300, counterFrom(0))
+	for _, id := range []uint16{302, 301, 305, 303, 310} {
+		if !tr.Accept(now, id) {
+			t.Errorf("ID %d refused", id)
+		}
+	}
+	if tr.Accept(now, 3) {
+		t.Error("ID 3 accepted from a counter at 310")
+	}
+}
+
+// A jump of the counter costs exactly one packet and widens the window; after a
+// long time without jumps the window is narrow again.
+func TestIDTrackerJump(t *testing.T) {
+	tr, now := learnt(t, 100, counterFrom(30000))
+	id := uint16(30100)
+	passes := func(step uint16) bool { // on a copy
+		c := tr
+		return c.Accept(now, id+step)
+	}
+	if !passes(idWindow-1) || passes(idWindow+100) {
+		t.Fatal("the window is not as wide as said")
+	}
+	for range 3 {
+		id += 5000
+		for i := range 10 {
+			id++
+			if got := tr.Accept(now, id); got != (i > 0) {
+				t.Fatalf("packet %d after the jump: accepted %v", i, got)
+			}
+		}
+	}
+	if !passes(idWindow*7) || passes(idWindow*9) {
+		t.Error("three jumps have not made the window eight times as wide")
+	}
+	for range 3 * idQuiet {
+		id++
+		tr.Accept(now, id)
+	}
+	if passes(idWindow + 100) {
+		t.Error("the window has stayed wide")
+	}
+}
+
+// Two refused IDs make a new pattern only when they are not far apart in time.
+func TestIDTrackerForgetsCandidate(t *testing.T) {
+	for gap, want := range map[time.Duration]bool{time.Second: true, idSilence + time.Second: false} {
+		tr, now := learnt(t, 100, func(int) uint16 { return 0 })
+		if tr.Accept(now, 40000) {
+			t.Fatal("40000 accepted among zeros")
+		}
+		for end := now + gap; now < end; now += 10 * time.Millisecond {
+			if !tr.Accept(now, 0) {
+				t.Fatal("0 refused")
+			}
+		}
+		if tr.Accept(now, 40001) != want {
+			t.Errorf("%v later 40001: accepted %v", gap, !want)
 		}
 	}
 }
