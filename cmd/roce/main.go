@@ -14,7 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	status := newApp(os.Stdout, os.Stderr).run(ctx, os.Args[1:])
 	stop()
 	os.Exit(status)
 }

@@ -17,7 +17,7 @@ const (
 
 // pollFor is how long a game without --events polls before it sleeps: longer
 // than any exchange takes, so that only a wait for something unusual sleeps.
-const pollFor = time.Millisecond
+const pollFor = 200 * time.Microsecond
 
 // completionError is a work request that failed.
 type completionError struct {

@@ -86,7 +86,7 @@ func (t *pingpongGame) meetServer(ctx context.Context) error {
 
 // meetClient is the server's way to a connected endpoint.
 func (t *pingpongGame) meetClient(ctx context.Context) error {
-	l, err := listen(ctx, t.o.port)
+	l, err := t.app.listen(ctx, t.o.port)
 	if err != nil {
 		return err
 	}

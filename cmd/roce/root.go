@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -23,17 +25,25 @@ const (
 type app struct {
 	stdout, stderr io.Writer
 	progress       bool // stderr is a terminal: say what is being waited for
-	// open opens a device; tests put faults under it.
+	// open opens a device; tests put faults under it and use another UDP port.
 	open func(roce.Config) (*roce.Device, error)
+	// listen opens the TCP port of a pingpong server.
+	listen func(ctx context.Context, port uint16) (net.Listener, error)
+	// demoAddrs are the addresses of the demo's endpoints.
+	demoAddrs [2]netip.Addr
+}
+
+// newApp returns the commands with the real world below them.
+func newApp(stdout, stderr io.Writer) *app {
+	return &app{
+		stdout: stdout, stderr: stderr, progress: isTerminal(stderr),
+		open: roce.Open, listen: listen,
+		demoAddrs: [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.AddrFrom4([4]byte{127, 0, 0, 2})},
+	}
 }
 
 // run runs the command line args, without the program's name, and returns the
 // exit status. An error is one line on stderr.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	a := &app{stdout: stdout, stderr: stderr, progress: isTerminal(stderr), open: roce.Open}
-	return a.run(ctx, args)
-}
-
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.command()
 	root.SetArgs(args)
@@ -44,11 +54,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")
 	}
-	fmt.Fprintf(a.stderr, "roce: %s\n", oneLine(err))
 	if usage := (*usageError)(nil); errors.As(err, &usage) {
-		fmt.Fprintf(a.stderr, "Try '%s --help'.\n", usage.command)
+		fmt.Fprintf(a.stderr, "roce: %s (see '%s --help')\n", oneLine(err), usage.command)
 		return exitUsage
 	}
+	fmt.Fprintf(a.stderr, "roce: %s\n", oneLine(err))
 	return exitFailure
 }
 
@@ -122,4 +132,12 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+}
+
+// status shows on a terminal what is going on, in one line that the next call
+// replaces; an empty text removes it.
+func (a *app) status(format string, args ...any) {
+	if a.progress {
+		fmt.Fprintf(a.stderr, "\r\x1b[K"+format, args...)
+	}
 }
