@@ -1,0 +1,413 @@
+package transport
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+)
+
+// pair is two queue pairs and the network between them, in virtual time. What
+// the network does to packets, and what the programs at both ends do, comes from
+// one seed.
+type pair struct {
+	t    *testing.T
+	rng  *rand.Rand
+	now  time.Duration
+	end  [2]*pairEnd
+	air  []pairPacket // in flight, in order of arrival
+	sent int
+
+	loss, duplicate, reorder float64
+	trace                    func(format string, args ...any)
+}
+
+type pairPacket struct {
+	at time.Duration
+	to int
+	b  []byte
+}
+
+const (
+	pairLatency = 5 * time.Microsecond
+	pairBuf     = 256 << 10 // bytes of each region
+	pairIOVA    = 1 << 40
+)
+
+// pairEnd is one end: a queue pair and its program.
+type pairEnd struct {
+	p    *pair
+	side int
+	addr netip.Addr
+	q    *QP
+	sq   reqSQ
+	out  reqOutbox
+	tab  *mem.Table
+
+	source, sink, open, recv *mem.Region // of sends; of READs; to the peer; of receives
+
+	rq     []RecvWQE
+	recvs  int // receives posted
+	counts Counters
+
+	open0   []byte // what the peer should have written
+	next    uint64 // id of the next request
+	issued  map[uint64]*pairOp
+	order   []uint64 // requests not completed, in order
+	inbox   []*pairOp
+	left    int // requests still to post
+	maxSize int
+}
+
+// pairOp is a request on its way.
+type pairOp struct {
+	op        WROpcode
+	data      []byte // expected at the other end, or here after a READ
+	off       int    // in source or sink
+	roff      int
+	imm       uint32
+	unsignal  bool
+	solicited bool
+}
+
+func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
+	p := &pair{t: t, rng: rand.New(rand.NewPCG(seed, 1)), trace: func(string, ...any) {}}
+	addrs := [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
+	var psn [2]ib.PSN
+	for i := range psn {
+		psn[i] = ib.PSN(0xffffff - p.rng.IntN(300)) // wraps soon
+	}
+	for i := range p.end {
+		e := &pairEnd{p: p, side: i, addr: addrs[i], issued: map[uint64]*pairOp{}, maxSize: 3 * mtu.Bytes(),
+			tab: mem.NewTable(rand.NewChaCha8([32]byte{byte(i)})), out: reqOutbox{room: -1}}
+		e.sq = newReqSQ(t, 32)
+		region := func(acc mem.Access) *mem.Region {
+			r, err := e.tab.Register(make([]byte, pairBuf), 1, acc, pairIOVA)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		e.source, e.sink = region(0), region(mem.LocalWrite)
+		e.open, e.recv = region(mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead), region(mem.LocalWrite)
+		for j := range e.open.Bytes() {
+			e.open.Bytes()[j] = byte(p.rng.Uint32())
+			e.source.Bytes()[j] = byte(p.rng.Uint32())
+		}
+		e.open0 = slices.Clone(e.open.Bytes())
+		e.q = NewQP(QPConfig{
+			Num: ib.QPN(0x100 + i), Type: RC, PD: 1, Mem: e.tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e, SQDepth: 32,
+			Counters: &e.counts, Window: window,
+			Event: func(ev Event) {
+				if ev != EventCommEst {
+					t.Fatalf("end %d: event %v", i, ev)
+				}
+			},
+		})
+		p.end[i] = e
+	}
+	for i, e := range p.end {
+		a := Attr{
+			PathMTU: mtu, DestQPN: ib.QPN(0x100 + 1 - i), SQPSN: psn[i], RQPSN: psn[1-i], PortNum: 1,
+			AV:     AddressVector{DGID: ib.GIDFromAddr(addrs[1-i])},
+			Access: mem.RemoteRead | mem.RemoteWrite, MaxRdAtomic: 4, MaxDestRdAtomic: 4,
+			MinRNRTimer: 2, Timeout: 6, RetryCnt: 7, RNRRetry: 7,
+		}
+		for _, s := range []struct {
+			to   State
+			mask AttrMask
+		}{{Init, initMask}, {RTR, rtrRCMask}, {RTS, rtsRCMask}} {
+			a.State = s.to
+			if err := e.q.Modify(0, &a, s.mask|MaskState); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return p
+}
+
+func (e *pairEnd) peer() *pairEnd { return e.p.end[1-e.side] }
+
+// Pop makes the end its receive queue.
+func (e *pairEnd) Pop(dst *RecvWQE) bool {
+	if len(e.rq) == 0 {
+		return false
+	}
+	dst.ID, dst.SGE = e.rq[0].ID, append(dst.SGE[:0], e.rq[0].SGE...)
+	e.rq = e.rq[1:]
+	return true
+}
+
+// postRecv posts a receive of the largest size in two segments.
+func (e *pairEnd) postRecv() {
+	slot := uint64(e.recvs % 16)
+	at, cut := pairIOVA+slot*uint64(e.maxSize), uint32(e.p.rng.IntN(e.maxSize+1))
+	e.rq = append(e.rq, RecvWQE{ID: uint64(e.recvs), SGE: []mem.SGE{
+		{Addr: at, Length: cut, LKey: e.recv.Key()},
+		{Addr: at + uint64(cut), Length: uint32(e.maxSize) - cut, LKey: e.recv.Key()},
+	}})
+	e.recvs++
+}
+
+// postSend posts a random request; it reports false when the queue is full.
+func (e *pairEnd) postSend() bool {
+	if e.sq.produced-e.sq.consumed == uint32(len(e.sq.wqe)) {
+		return false
+	}
+	rng := e.p.rng
+	o := &pairOp{op: []WROpcode{WRSend, WRSendWithImm, WRWrite, WRWriteWithImm, WRRead}[rng.IntN(5)], imm: rng.Uint32()}
+	n := rng.IntN(e.maxSize + 1)
+	if rng.IntN(4) == 0 {
+		n = []int{0, 1, e.maxSize / 3, e.maxSize}[rng.IntN(4)]
+	}
+	slot := int(e.next % 64)
+	o.off, o.roff = slot*pairBuf/64, slot*pairBuf/64
+	n = min(n, pairBuf/64)
+	w := SendWQE{ID: e.next, Opcode: o.op, Imm: o.imm, RKey: e.peer().open.Key(), RemoteAddr: pairIOVA + uint64(o.roff)}
+	if o.unsignal = rng.IntN(3) == 0; !o.unsignal {
+		w.Flags |= Signaled
+	}
+	if rng.IntN(6) == 0 {
+		w.Flags |= Fence
+	}
+	if o.solicited = rng.IntN(2) == 0; o.solicited {
+		w.Flags |= Solicited
+	}
+	sge := mem.SGE{Addr: pairIOVA + uint64(o.off), Length: uint32(n), LKey: e.source.Key()}
+	if o.op == WRRead {
+		// The peer's half of its open memory is never written.
+		w.RemoteAddr = pairIOVA + uint64(pairBuf/2+rng.IntN(pairBuf/2-n+1))
+		o.data = e.peer().open0[w.RemoteAddr-pairIOVA:][:n]
+		sge.LKey = e.sink.Key()
+	} else {
+		w.RemoteAddr = pairIOVA + uint64(slot*pairBuf/2/64)
+		o.roff = int(w.RemoteAddr - pairIOVA)
+		n = min(n, pairBuf/2/64)
+		sge.Length = uint32(n)
+		src := e.source.Bytes()[o.off:][:n]
+		for i := range src {
+			src[i] = byte(rng.Uint32())
+		}
+		o.data = slices.Clone(src)
+	}
+	e.issued[e.next] = o
+	e.order = append(e.order, e.next)
+	if o.op != WRRead && o.op != WRWrite {
+		p := e.peer()
+		p.inbox = append(p.inbox, o)
+	}
+	e.next++
+	e.sq.post(w, []mem.SGE{sge}, nil)
+	e.q.Kick(e.p.now)
+	return true
+}
+
+// Push makes the end its completion queues, and checks what completes.
+func (e *pairEnd) Push(wc *WC) {
+	t := e.p.t
+	e.p.trace("%v end %d: %v %d %v %d", e.p.now, e.side, wc.Opcode, wc.ID, wc.Status, wc.ByteLen)
+	if wc.Status != WCSuccess {
+		t.Fatalf("end %d at %v: %v %d: %v", e.side, e.p.now, wc.Opcode, wc.ID, wc.Status)
+	}
+	if wc.Opcode >= WCRecv {
+		e.received(wc)
+		return
+	}
+	for e.order[0] != wc.ID {
+		if !e.issued[e.order[0]].unsignal {
+			t.Fatalf("end %d: request %d completes before %d", e.side, wc.ID, e.order[0])
+		}
+		e.finish(e.order[0])
+	}
+	if e.issued[wc.ID].unsignal {
+		t.Fatalf("end %d: unsignaled request %d completes", e.side, wc.ID)
+	}
+	e.finish(wc.ID)
+}
+
+// finish checks what a completed request must have done.
+func (e *pairEnd) finish(id uint64) {
+	o := e.issued[id]
+	delete(e.issued, id)
+	e.order = e.order[1:]
+	got := e.peer().open.Bytes()[o.roff:][:len(o.data)]
+	if o.op == WRRead {
+		got = e.sink.Bytes()[o.off:][:len(o.data)]
+	}
+	if (o.op == WRRead || o.op == WRWrite || o.op == WRWriteWithImm) && !bytes.Equal(got, o.data) {
+		e.p.t.Fatalf("end %d: data of request %d (%v) is wrong", e.side, id, o.op)
+	}
+}
+
+// received checks a message.
+func (e *pairEnd) received(wc *WC) {
+	t := e.p.t
+	if len(e.inbox) == 0 {
+		t.Fatalf("end %d: a message that nobody sent", e.side)
+	}
+	o := e.inbox[0]
+	e.inbox = e.inbox[1:]
+	if int(wc.ByteLen) != len(o.data) || wc.Solicited != o.solicited {
+		t.Fatalf("end %d: message of %d bytes solicited=%v, want %d %v", e.side, wc.ByteLen, wc.Solicited, len(o.data), o.solicited)
+	}
+	if imm := o.op != WRSend; imm != (wc.Flags&WCWithImm != 0) || imm && wc.Imm != o.imm {
+		t.Fatalf("end %d: immediate data %v %d, want %v %d", e.side, wc.Flags, wc.Imm, imm, o.imm)
+	}
+	if o.op == WRWriteWithImm {
+		return // checked by the other end
+	}
+	if got := e.recv.Bytes()[int(wc.ID%16)*e.maxSize:][:len(o.data)]; !bytes.Equal(got, o.data) {
+		t.Fatalf("end %d: data of message %d is wrong", e.side, wc.ID)
+	}
+}
+
+// transmit lets an end write what it wants and gives it to the network.
+func (e *pairEnd) transmit() {
+	for e.q.Wants() != 0 {
+		before := len(e.out.sent)
+		e.q.TransmitControl(e.p.now, &e.out)
+		e.q.Transmit(e.p.now, &e.out, 4096)
+		if len(e.out.sent) == before && e.q.Wants() != 0 {
+			e.p.t.Fatalf("end %d wants to transmit, but does not", e.side)
+		}
+	}
+	for _, b := range e.out.sent {
+		e.p.carry(1-e.side, b)
+	}
+	e.out.sent = e.out.sent[:0]
+}
+
+// carry takes a packet into the network.
+func (p *pair) carry(to int, b []byte) {
+	p.sent++
+	if p.rng.Float64() < p.loss {
+		p.trace("%v to %d LOST %s", p.now, to, pairShow(b))
+		return
+	}
+	for {
+		at := p.now + pairLatency
+		if p.rng.Float64() < p.reorder {
+			at += time.Duration(p.rng.IntN(20)) * time.Microsecond
+		}
+		i := len(p.air)
+		for i > 0 && p.air[i-1].at > at {
+			i--
+		}
+		p.air = slices.Insert(p.air, i, pairPacket{at, to, b})
+		if p.rng.Float64() >= p.duplicate {
+			return
+		}
+	}
+}
+
+func pairShow(b []byte) string {
+	p, _ := ib.Parse(b)
+	return fmt.Sprint(p.Info().Name, " ", p.PSN(), " ", p.AETH().Syndrome, " ", p.RETH(), " ", len(p.Payload()), " ", p.AckReq())
+}
+
+// run goes on until both ends have nothing left to do.
+func (p *pair) run(limit time.Duration) {
+	for p.now < limit {
+		busy := false
+		for _, e := range p.end {
+			for len(e.rq) < 8 && p.rng.IntN(3) != 0 { // sometimes late
+				e.postRecv()
+				e.q.Kick(p.now)
+			}
+			for e.left > 0 && p.rng.IntN(4) != 0 && e.postSend() {
+				e.left--
+			}
+			e.transmit()
+			busy = busy || e.left > 0 || e.sq.consumed != e.sq.produced
+		}
+		if !busy && len(p.air) == 0 {
+			return
+		}
+		p.step()
+	}
+	p.t.Fatalf("not finished at %v", limit)
+}
+
+// step goes to the next point in time at which something happens.
+func (p *pair) step() {
+	next := p.now + 50*time.Microsecond // the programs look again
+	for _, e := range p.end {
+		next = min(next, e.q.Deadline())
+	}
+	if len(p.air) > 0 {
+		next = min(next, p.air[0].at)
+	}
+	p.now = max(p.now, next)
+	for len(p.air) > 0 && p.air[0].at <= p.now {
+		x := p.air[0]
+		p.air = p.air[1:]
+		e := p.end[x.to]
+		in, bad := ib.Parse(x.b)
+		if bad != ib.OK {
+			p.t.Fatalf("malformed packet: %v", bad)
+		}
+		p.trace("%v to %d %s", p.now, x.to, pairShow(x.b))
+		e.q.Receive(p.now, &Inbound{Packet: in, Src: e.peer().addr, Dst: e.addr})
+	}
+	for _, e := range p.end {
+		e.q.Expire(p.now)
+	}
+}
+
+// finish checks that all is done.
+func (p *pair) finish() {
+	for _, e := range p.end {
+		for len(e.order) > 0 {
+			if !e.issued[e.order[0]].unsignal {
+				p.t.Fatalf("end %d: request %d never completed", e.side, e.order[0])
+			}
+			e.finish(e.order[0])
+		}
+		if len(e.inbox) > 0 {
+			p.t.Fatalf("end %d: %d messages never came", e.side, len(e.inbox))
+		}
+	}
+}
+
+// Every request completes exactly once and in order, and every byte is right,
+// whatever the network does to packets (IBTA 9.7: reliable service).
+func TestPairRandom(t *testing.T) {
+	faults := []struct{ loss, duplicate, reorder float64 }{
+		{0, 0, 0}, {0.05, 0, 0}, {0, 0.1, 0}, {0, 0, 0.1}, {0.05, 0.05, 0.05},
+	}
+	seeds := 20
+	if testing.Short() {
+		seeds = 5
+	}
+	for i, f := range faults {
+		for seed := range uint64(seeds) {
+			mtu := ib.MTU256 + ib.MTU(seed%5)
+			t.Run(fmt.Sprintf("loss %v duplicate %v reorder %v seed %d", f.loss, f.duplicate, f.reorder, seed), func(t *testing.T) {
+				p := newPair(t, seed<<8|uint64(i), mtu, []int{0, 2000, 20000}[seed%3])
+				p.loss, p.duplicate, p.reorder = f.loss, f.duplicate, f.reorder
+				if os.Getenv("PAIR_TRACE") != "" {
+					p.trace = t.Logf
+				}
+				for _, e := range p.end {
+					e.left = 150
+				}
+				p.run(10 * time.Second)
+				p.finish()
+				if f.loss == 0 && f.reorder == 0 {
+					for _, e := range p.end {
+						if n := e.counts.Load(CompleterRetry); n != 0 {
+							t.Errorf("end %d: %d retries without a loss", e.side, n)
+						}
+					}
+				}
+			})
+		}
+	}
+}
