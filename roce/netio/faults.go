@@ -179,11 +179,11 @@ func (f *Faulty) Send(now time.Duration, runs []Run) (int, error) {
 	}
 	for i := range runs {
 		f.admit(now, &runs[i])
-		if err := f.flush(now); err != nil && err != ErrWouldBlock {
-			return i, err
-		} else if err != nil && i+1 < len(runs) {
-			return i + 1, err
-		}
+	}
+	// What has to wait now is ours: it goes before anything else, with the next
+	// call, for which Deadline asks.
+	if err := f.flush(now); err != nil && err != ErrWouldBlock {
+		return 0, err
 	}
 	return len(runs), nil
 }
