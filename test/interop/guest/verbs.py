@@ -10,7 +10,7 @@ import select
 import sys
 import time
 
-from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR
@@ -118,7 +118,7 @@ class Peer:
         a.timeout = r.get('ack_timeout', 0)
         a.retry_cnt = r.get('retry', 0)
         a.rnr_retry = r.get('rnr_retry', 0)
-        a.ah_attr = AHAttr(gr=GlobalRoute(dgid=r['dest_gid'], sgid_index=self.gid_index, hop_limit=64), is_global=1, port_num=PORT)
+        a.ah_attr = AHAttr(gr=GlobalRoute(dgid=GID(r['dest_gid']), sgid_index=self.gid_index, hop_limit=64), is_global=1, port_num=PORT)
         self.qps[r['qp']].to_rts(a)
         return {}
 
@@ -140,18 +140,25 @@ class Peer:
         return {'bad': len(bad), 'first': bad[0]}
 
     def sges(self, wr):
-        return [SGE(self.mrs[s['mr']].buf + s['off'], s['len'], self.mrs[s['mr']].lkey) for s in wr.get('sges') or []]
+        """pyverbs refuses a request without segments: an empty one stands for none."""
+        if not wr.get('sges'):
+            m = next(iter(self.mrs.values()))
+            return [SGE(m.buf, 0, m.lkey)]
+        return [SGE(self.mrs[s['mr']].buf + s['off'], s['len'], self.mrs[s['mr']].lkey) for s in wr['sges']]
 
     def recv(self, r):
         head = None
+        alive = []  # pyverbs keeps no reference to the next request
         for wr in reversed(r['wrs']):
             sg = self.sges(wr)
             head = RecvWR(wr['id'], len(sg), sg, head)
+            alive.append(head)
         self.qps[r['qp']].post_recv(head)
         return {}
 
     def send(self, r):
         head = None
+        alive = []
         for wr in reversed(r['wrs']):
             sg = self.sges(wr)
             w = SendWR(wr['id'], opcode=VERBS[wr['verb']], num_sge=len(sg), imm_data=swap32(wr.get('imm', 0)), sg=sg,
@@ -159,6 +166,7 @@ class Peer:
             if wr['verb'] not in ('SEND', 'SEND_IMM'):
                 w.set_wr_rdma(wr.get('rkey', 0), wr.get('raddr', 0))
             head = w
+            alive.append(w)
         self.qps[r['qp']].post_send(head)
         return {}
 
