@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MTU is a path MTU code: the payload bytes of one packet (IBTA 9.3 and enum
-// ib_mtu of Linux include/rdma/ib_verbs.h). The zero value is not valid.
+// MTU is a path MTU code: the payload bytes of one packet (enum ib_mtu of Linux
+// include/rdma/ib_verbs.h). The zero value is not valid.
 type MTU uint8
 
 // The path MTU codes.
@@ -59,8 +59,8 @@ func LargestMTU(maxBytes int) (MTU, bool) {
 	return 0, false
 }
 
-// AckTimeout is the 5-bit code of a local ACK timeout (IBTA 9.7.6.1.3 and
-// 12.7.34): 4.096 us * 2^code. 0 switches the timeout off.
+// AckTimeout is the 5-bit code of a local ACK timeout (IBTA 9.7.6.1.3):
+// 4.096 us * 2^code. 0 switches the timeout off.
 type AckTimeout uint8
 
 // ackTimeoutUnit is 4.096 us.

@@ -110,9 +110,14 @@ type field16 [2][256]uint32
 
 // newField16 makes the map for a field with n bytes from its first one on.
 func newField16(n int) (f field16) {
-	for i := range 256 {
-		f[0][i] = advance(uint32(i), n)
-		f[1][i] = advance(uint32(i), n-1)
+	for bit := 1; bit < 256; bit <<= 1 {
+		f[0][bit] = advance(uint32(bit), n)
+		f[1][bit] = advance(uint32(bit), n-1)
+	}
+	for i := range 256 { // the map is linear: the rest are sums
+		low := i & -i
+		f[0][i] = f[0][i^low] ^ f[0][low]
+		f[1][i] = f[1][i^low] ^ f[1][low]
 	}
 	return f
 }

@@ -53,7 +53,7 @@ type Packet struct {
 // Parse validates b, the UDP payload of a RoCEv2 packet (BTH to ICRC), and
 // returns the view. Nothing is copied. It checks everything that can be judged
 // from the bytes alone: lengths against the opcode table before any use, the
-// transport version (IBTA 9.6.1.1), pad (IBTA 9.2 and 9.4), reserved QP numbers.
+// transport version (IBTA 9.6), pad (IBTA 9.2 and 9.4), reserved QP numbers.
 // P_Key, QP state, payload length against the path MTU and the ICRC are the
 // business of others. On a result other than OK the Packet must not be used.
 func Parse(b []byte) (Packet, Malformed) {

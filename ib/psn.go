@@ -29,13 +29,13 @@ func (p PSN) After(q PSN) bool { return p.Sub(q) > 0 }
 func (p PSN) String() string { return strconv.FormatUint(uint64(p), 10) }
 
 // QPN is a queue pair number: 24 bits. 0 is the subnet management QP, which
-// RoCE does not have, 1 the connection manager's (IBTA 3.9 and Annex A16).
+// RoCE does not have, 1 the connection manager's (IBTA chapter 13, Annex A16).
 type QPN uint32
 
 const (
 	// GSIQPN is the general services QP, where connection manager datagrams go.
 	GSIQPN QPN = 1
-	// MulticastQPN is the destination QPN of every multicast datagram (IBTA 10.5.2).
+	// MulticastQPN is the destination QPN of every multicast datagram (IBTA 10.5).
 	MulticastQPN QPN = 0xffffff
 )
 
