@@ -1,0 +1,165 @@
+package sim
+
+import (
+	"github.com/goroce/goroce/roce"
+)
+
+// wcRef is a completion and the node where it was found.
+type wcRef struct {
+	n  *node
+	wc roce.WC
+}
+
+// poll looks at some completions of a node. It reports whether there were any.
+func (n *node) poll() bool {
+	var buf [16]roce.WC
+	k, err := n.cq.Poll(buf[:1+n.w.rng.IntN(len(buf))])
+	if err != nil {
+		n.w.fail("node %d: poll: %v", n.i, err)
+	}
+	list := make([]wcRef, 0, k)
+	for _, wc := range buf[:k] {
+		list = append(list, wcRef{n, wc})
+	}
+	if f := n.w.cfg.hooks.completions; f != nil && k > 0 {
+		list = f(list)
+	}
+	for _, x := range list {
+		n.complete(&x.wc)
+	}
+	return k > 0
+}
+
+// complete takes one completion and checks all that follows from it.
+func (n *node) complete(wc *roce.WC) {
+	w := n.w
+	w.trace.add(event{at: w.now, node: n.i, what: "wc", qpn: wc.QPN, wc: *wc})
+	s := w.byQPN[n.i][wc.QPN]
+	switch {
+	case s == nil:
+		w.fail("node %d: completion of an unknown queue pair: %+v", n.i, *wc)
+	case wc.Status != roce.WCSuccess:
+		w.fail("%v: request %#x: status %v", s, wc.ID, wc.Status)
+	case wc.ID&recvID != 0:
+		s.receiveCompleted(wc)
+	default:
+		s.sendCompleted(wc)
+	}
+}
+
+var opcodes = map[roce.WROpcode]roce.WCOpcode{
+	roce.WRSend: roce.WCSend, roce.WRSendWithImm: roce.WCSend,
+	roce.WRWrite: roce.WCWrite, roce.WRWriteWithImm: roce.WCWrite, roce.WRRead: roce.WCRead,
+}
+
+// sendCompleted takes the completion of a signaled request; unsignaled ones before
+// it have completed as well.
+func (s *side) sendCompleted(wc *roce.WC) {
+	w := s.w
+	for s.completed < s.posted {
+		r := s.ops[s.completed]
+		last := r.id == wc.ID
+		if signaled := r.flags&roce.Signaled != 0; last != signaled {
+			w.fail("%v: completion of %#x, but next is %v", s, wc.ID, r)
+			return
+		}
+		s.completed++
+		s.finished(r)
+		if !last {
+			continue
+		}
+		if want := opcodes[r.op]; wc.Opcode != want {
+			w.fail("%v: %v completed as %v, want %v", s, r, wc.Opcode, want)
+		}
+		if r.op == roce.WRRead && int(wc.ByteLen) != r.size {
+			w.fail("%v: %v read %d bytes", s, r, wc.ByteLen)
+		}
+		return
+	}
+	w.fail("%v: completion of %#x, which is not outstanding", s, wc.ID)
+}
+
+// finished checks the memory of a request that has completed at its own side, and
+// gives the buffers back.
+func (s *side) finished(r *request) {
+	r.done = true
+	if at := r.local.holds(r.key, r.size); at >= 0 {
+		s.w.fail("%v: %v: byte %d of the local buffer is wrong", s, r, at)
+	}
+	r.local.release() // scribbled over at once
+	switch {
+	case r.writes():
+		s.arrived(r)
+		s.freeRemote(r)
+	case r.op == roce.WRRead:
+		if at := differs(r.remote.bytes(), r.key, 0); at >= 0 {
+			s.w.fail("%v: %v: byte %d of its source has changed", s, r, at)
+		}
+		r.remote.release()
+	}
+}
+
+// arrived checks that the payload of a WRITE is in the memory of the peer.
+func (s *side) arrived(r *request) {
+	if r.arrived {
+		return
+	}
+	r.arrived = true
+	if at := differs(r.remote.bytes(), r.key, 0); at >= 0 {
+		s.w.fail("%v: %v: byte %d is not in the peer's memory", s, r, at)
+	}
+}
+
+// freeRemote gives back the target of a WRITE once both sides have looked at it.
+func (s *side) freeRemote(r *request) {
+	if r.done && (r.op == roce.WRWrite || r.received) {
+		if at := differs(r.remote.bytes(), r.key, 0); at >= 0 {
+			s.w.fail("%v: %v: byte %d was changed later", s, r, at)
+		}
+		r.remote.release()
+	}
+}
+
+// receiveCompleted takes the completion of a receive request.
+func (s *side) receiveCompleted(wc *roce.WC) {
+	if s.recvDone == s.recvNext {
+		s.w.fail("%v: receive %#x completed, but none is posted", s, wc.ID)
+		return
+	}
+	r := s.recvs[s.recvDone]
+	if wc.ID != r.id|recvID {
+		s.w.fail("%v: receive %#x completed, but next is that of %v", s, wc.ID, r)
+		return
+	}
+	s.recvDone++
+	r.received = true
+	want := roce.WC{ID: wc.ID, Opcode: roce.WCRecv, QPN: s.qp.Num(), ByteLen: uint32(r.size), Solicited: r.flags&roce.Solicited != 0}
+	n := r.size
+	if r.writes() {
+		want.Opcode, n = roce.WCRecvRDMAWithImm, 0
+	}
+	if r.op != roce.WRSend {
+		want.Flags, want.Imm = roce.WCWithImm, r.imm
+	}
+	got := *wc
+	got.SrcQP, got.VendorErr = 0, 0
+	if got != want {
+		s.w.fail("%v: %v was received as %+v, want %+v", s, r, *wc, want)
+	}
+	if at := r.recv.holds(r.key, n); at >= 0 {
+		s.w.fail("%v: %v: byte %d of the receive buffer is wrong", s, r, at)
+	}
+	for _, p := range r.recv {
+		s.held -= p.n
+	}
+	r.recv.release()
+	// IBTA 10.8.3.3: what was posted before it has been executed, READs apart.
+	for i := s.peer.completed; i <= r.index(); i++ {
+		if before := s.peer.ops[i]; before.writes() {
+			s.peer.arrived(before)
+		}
+	}
+	if r.writes() {
+		s.peer.freeRemote(r)
+	}
+}

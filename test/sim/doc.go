@@ -1,0 +1,17 @@
+// Package sim runs whole stacks in virtual time, in one goroutine: devices with
+// Config.Manual on an in-memory fabric that loses, repeats, reorders and damages
+// packets, and programs that post a random mix of requests and check everything
+// they can see. All of it follows from one number, the seed, so that a failing run
+// can be repeated packet by packet:
+//
+//	go test ./test/sim -run TestSeeds -sim.seed=17 -sim.trace
+//
+// What is checked:
+//   - every request completes exactly once, successfully and in queue order;
+//   - every byte is right: contents depend on position and request, on both sides,
+//     and source buffers are overwritten as soon as their request has completed;
+//   - no other byte of a registered region ever changes;
+//   - when a message is received, all WRITEs before it are in memory;
+//   - every packet that leaves is well formed and fits the path MTU;
+//   - nothing hangs: something is always due, and nothing takes a minute.
+package sim

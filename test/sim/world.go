@@ -1,0 +1,295 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport"
+)
+
+const (
+	// timeLimit is how much virtual time a run may take, and settle how long
+	// the network is watched after the last completion.
+	timeLimit = time.Minute
+	settle    = 2 * time.Second
+	// stepLimit bounds the work of a run.
+	stepLimit = 20_000_000
+)
+
+// Result is what a run shows besides success.
+type Result struct {
+	Hash      uint64 // of all packets and completions in their order and time
+	Packets   int    // sent
+	Requests  int    // completed
+	Bytes     int    // of messages
+	Time      time.Duration
+	Retrans   uint64 // packets sent again
+	Timeouts  uint64
+	RNRs      uint64
+	Delivered int // packets received
+}
+
+// world is one run.
+type world struct {
+	cfg   Config
+	rng   *rand.Rand
+	now   time.Duration
+	nodes []*node
+	sides []*side // two for each connection
+	byQPN []map[ib.QPN]*side
+	mtu   map[ib.QPN]int // bytes, by destination
+	trace trace
+	res   Result
+
+	sent, received int
+	err            error // the first thing that went wrong
+}
+
+// node is one device and the memory of the programs on it.
+type node struct {
+	w      *world
+	i      int
+	addr   netip.Addr
+	dev    *roce.Device
+	pd     *roce.PD
+	cq     *roce.CQ
+	arenas []*arena
+	next   time.Duration // when the device wants to run again
+}
+
+// Run runs one configuration. The error says what went wrong, with the seed and
+// the last events.
+func Run(cfg Config) (Result, error) {
+	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), mtu: map[ib.QPN]int{}}
+	w.trace.out = cfg.hooks.trace
+	err := w.run()
+	if err == nil {
+		err = w.err
+	}
+	w.res.Hash, w.res.Time, w.res.Packets, w.res.Delivered = w.trace.hash, w.now, w.sent, w.received
+	if err != nil {
+		return w.res, fmt.Errorf("seed %d, at %v: %w\nconfiguration %+v\nlast events:\n%s", cfg.Seed, w.now, err, cfg, w.trace.tail())
+	}
+	return w.res, nil
+}
+
+// fail notes the first thing that went wrong.
+func (w *world) fail(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (w *world) run() error {
+	if err := w.open(); err != nil {
+		return err
+	}
+	if err := w.connect(); err != nil {
+		return err
+	}
+	end := time.Duration(-1)
+	for step := 0; w.err == nil; step++ {
+		switch {
+		case step > stepLimit:
+			return errors.New("too many steps")
+		case w.now > timeLimit:
+			return fmt.Errorf("not done after %v:\n%s", timeLimit, w.pending())
+		case end < 0 && w.done():
+			end = w.now + settle
+		case end >= 0 && w.now >= end:
+			return w.close()
+		}
+		if w.cfg.hooks.step != nil {
+			w.cfg.hooks.step(w)
+		}
+		if w.turn() {
+			w.now += time.Duration(w.rng.IntN(3000)) // what it took
+			continue
+		}
+		next := w.next()
+		if end >= 0 {
+			next = min(next, end)
+		}
+		if next == roce.Never {
+			return fmt.Errorf("nothing is due, but not all is done:\n%s", w.pending())
+		}
+		w.now = max(next, w.now+1)
+	}
+	return w.err
+}
+
+// turn lets all programs and devices run once, in a random order. It reports
+// whether anything may happen at once.
+func (w *world) turn() (busy bool) {
+	for _, i := range w.rng.Perm(len(w.sides)) {
+		if w.sides[i].act() {
+			busy = true
+		}
+	}
+	before := w.sent + w.received
+	for _, i := range w.rng.Perm(len(w.nodes)) {
+		n := w.nodes[i]
+		if n.next = n.dev.Progress(w.now); n.next <= w.now {
+			busy = true
+		}
+		if w.rng.IntN(4) > 0 && n.poll() {
+			busy = true
+		}
+	}
+	if busy || w.sent+w.received != before {
+		return true
+	}
+	for _, n := range w.nodes { // before time passes nothing is left lying
+		if n.poll() {
+			busy = true
+		}
+	}
+	return busy
+}
+
+// next returns when something is due.
+func (w *world) next() time.Duration {
+	t := roce.Never
+	for _, n := range w.nodes {
+		t = min(t, n.next)
+	}
+	for _, s := range w.sides {
+		t = min(t, s.due())
+	}
+	return t
+}
+
+func (w *world) done() bool {
+	for _, s := range w.sides {
+		if !s.done() {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) pending() (s string) {
+	for _, x := range w.sides {
+		s += x.String() + "\n"
+	}
+	return s
+}
+
+// open makes the devices.
+func (w *world) open() error {
+	fabric := netio.NewFabric()
+	fabric.RecvBuffer = w.cfg.Fabric
+	for i := range w.cfg.Nodes {
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+		if w.cfg.IPv6 {
+			addr = netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})
+		}
+		be, err := fabric.Open(netip.AddrPortFrom(addr, netio.Port))
+		if err != nil {
+			return err
+		}
+		be = netio.WithFaults(be, netio.FaultConfig{Seed: w.cfg.Seed*16 + uint64(i), Tx: w.cfg.Faults})
+		if w.cfg.hooks.backend != nil {
+			be = w.cfg.hooks.backend(i, be)
+		}
+		n := &node{w: w, i: i, addr: addr}
+		w.nodes = append(w.nodes, n)
+		w.byQPN = append(w.byQPN, map[ib.QPN]*side{})
+		if err := n.open(&traced{be, w, i}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) open(be netio.Backend) (err error) {
+	w := n.w
+	n.dev, err = roce.Open(roce.Config{
+		Backend: be, Manual: true, Window: w.cfg.Window,
+		Clock: func() time.Duration { return w.now },
+		Rand:  rand.NewChaCha8([32]byte{byte(w.cfg.Seed), byte(w.cfg.Seed >> 8), byte(w.cfg.Seed >> 16), byte(n.i)}),
+	})
+	if err != nil {
+		return err
+	}
+	if n.pd, err = n.dev.AllocPD(); err != nil {
+		return err
+	}
+	if n.cq, err = n.dev.CreateCQ(4096); err != nil {
+		return err
+	}
+	regions := 1 + w.rng.IntN(3)
+	for range regions {
+		skew := w.rng.IntN(8)
+		a := newArena(make([]byte, w.cfg.Arena/regions+skew)[skew:], w.rng.Uint64())
+		iova := w.rng.Uint64() >> 1 >> w.rng.IntN(30) // not the real address: it differs from run to run
+		a.mr, err = n.pd.RegisterMR(a.buf, roce.LocalWrite|roce.RemoteRead|roce.RemoteWrite, roce.IOVA(iova))
+		if err != nil {
+			return err
+		}
+		n.arenas = append(n.arenas, a)
+	}
+	return nil
+}
+
+// close checks what must hold at the end, and takes everything down.
+func (w *world) close() error {
+	for _, s := range w.sides {
+		if st := s.qp.State(); st != roce.StateRTS {
+			return fmt.Errorf("%v: state %v at the end", s, st)
+		}
+		w.res.Requests += len(s.ops)
+		if err := s.qp.Destroy(); err != nil {
+			return err
+		}
+	}
+	for _, n := range w.nodes {
+		c := n.dev.Counters()
+		w.res.Retrans += c["retransmitted_pkts"]
+		w.res.Timeouts += c["local_ack_timeout_err"]
+		w.res.RNRs += c["send_rnr_err"]
+		if err := n.close(); err != nil {
+			return fmt.Errorf("node %d: %w", n.i, err)
+		}
+	}
+	return nil
+}
+
+func (n *node) close() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for {
+		ev, err := n.dev.NextEvent(ctx)
+		if err != nil {
+			break
+		}
+		if ev.Type != transport.EventCommEst {
+			return fmt.Errorf("event %v", ev.Type)
+		}
+	}
+	for i, a := range n.arenas {
+		if at := a.intact(); at >= 0 {
+			return fmt.Errorf("byte %d of region %d was overwritten", at, i)
+		}
+		if len(a.free) != 1 {
+			return fmt.Errorf("region %d is not free at the end: %v", i, a.free)
+		}
+		if err := a.mr.Deregister(); err != nil {
+			return err
+		}
+	}
+	if err := n.cq.Destroy(); err != nil {
+		return err
+	}
+	if err := n.pd.Dealloc(); err != nil {
+		return err
+	}
+	return n.dev.Close()
+}
