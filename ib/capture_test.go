@@ -60,6 +60,12 @@ func checkPacket(t *testing.T, c captured) {
 	if !bytes.Equal(again, c.b) {
 		t.Errorf("%s: encoded again\n%x, want\n%x", c.name, again, c.b)
 	}
+	if p.Info().Op == KindCNP {
+		cnp := make([]byte, CNPSize)
+		if PutCNP(cnp, p.DestQP()); !bytes.Equal(cnp[:CNPSize-ICRCSize], c.b[:len(c.b)-ICRCSize]) {
+			t.Errorf("%s: PutCNP writes %x, the sender %x", c.name, cnp, c.b)
+		}
+	}
 	if c.lrh == nil && c.grh == nil {
 		sealed := bytes.Clone(c.b)
 		clear(sealed[len(sealed)-ICRCSize:])

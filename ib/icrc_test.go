@@ -180,7 +180,10 @@ func TestRecoverFindsID(t *testing.T) {
 // known ID, and Recover over IPv6, pass with 2^-32, that is never here.
 func TestRecoverRefusesDamage(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	const trials = 1 << 19
+	trials := 1 << 20
+	if raceEnabled {
+		trials = 1 << 17
+	}
 	b4, b6 := sendOnly(40), sendOnly(40)
 	flow4.Seal(0x1234, b4)
 	flow6.Seal(0, b6)
