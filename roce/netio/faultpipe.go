@@ -26,6 +26,7 @@ type pipe struct {
 	late   []packet // delayed: a heap by due, then seq
 	seq    uint64
 	free   [][]byte
+	view   ib.Packet // of the packet that the script looks at
 }
 
 // packet is one packet on its way through a pipe.
@@ -135,10 +136,11 @@ func (p *pipe) judge(b []byte) (f fate) {
 
 // consult applies the script.
 func (p *pipe) consult(b []byte, f *fate) {
-	view, malformed := ib.Parse(b)
+	var malformed ib.Malformed
+	p.view, malformed = ib.Parse(b)
 	for i := range p.script {
 		s := &p.script[i]
-		if s.Match != nil && (malformed != ib.OK || !s.Match(&view)) {
+		if s.Match != nil && (malformed != ib.OK || !s.Match(&p.view)) {
 			continue
 		}
 		s.seen++
