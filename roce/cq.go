@@ -96,7 +96,10 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 	if !c.dev.port.engine.drive() {
 		return 0, nil
 	}
-	return c.pop(wc)
+	if n, err = c.pop(wc); n == 0 {
+		c.dev.port.engine.yield()
+	}
+	return n, err
 }
 
 // Wait is Poll that waits for at least one completion: it polls for Config.Spin,

@@ -192,12 +192,12 @@ func (d *Device) QueryPort() (PortAttr, error) {
 	if d.cfg.Backend != nil {
 		a.LinkMTU = d.cfg.Backend.Caps().MTU
 	} else {
-		i, err := netio.InterfaceOf(d.addr)
+		name, _, mtu, up, err := netio.PortOf(d.addr)
 		if err != nil {
 			return PortAttr{}, err
 		}
-		a.Interface, a.LinkMTU = i.Name, i.MTU
-		if !i.Up {
+		a.Interface, a.LinkMTU = name, mtu
+		if !up {
 			a.State = PortDown
 		}
 	}

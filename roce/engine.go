@@ -1,7 +1,9 @@
 package roce
 
 import (
+	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +21,10 @@ const (
 	// turnBudget what one queue pair sends in its turn.
 	turns      = 4
 	turnBudget = 64 << 10
-	// leaseTime is how long a polling goroutine has the device to itself.
-	leaseTime = time.Millisecond
+	// leaseTime is how long a polling goroutine has the device to itself after
+	// each Poll that drives. The engine's goroutine wakes once per lease, and a
+	// poller that went away without Wait holds up the device for as long.
+	leaseTime = 200 * time.Microsecond
 )
 
 // engine is the unit of concurrency: a backend and the queue pairs that use it,
@@ -47,6 +51,7 @@ type engine struct {
 	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
 	drops     drops
 
+	misses   atomic.Uint32      // polls that found nothing
 	bells    atomic.Pointer[QP] // queue pairs with new requests, last first
 	lease    atomic.Int64       // until when a poller drives
 	unleased chan struct{}      // ends the goroutine's sleep during a lease
@@ -66,9 +71,39 @@ func newEngine(be netio.Backend, clock func() time.Duration, manual bool) *engin
 	if manual {
 		close(e.ended)
 	} else {
+		engines.add(e)
 		go e.loop()
 	}
 	return e
+}
+
+// engines are those of the process that have a goroutine.
+var engines engineList
+
+type engineList struct {
+	mu   sync.Mutex
+	list atomic.Pointer[[]*engine] // replaced as a whole
+}
+
+func (l *engineList) all() []*engine {
+	if p := l.list.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (l *engineList) add(e *engine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := append(slices.Clone(l.all()), e)
+	l.list.Store(&list)
+}
+
+func (l *engineList) remove(e *engine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(l.all()), func(o *engine) bool { return o == e })
+	l.list.Store(&list)
 }
 
 // run does one bounded batch of everything: receive, timers, doorbells, send. It
@@ -243,6 +278,26 @@ func (e *engine) drive() bool {
 	return true
 }
 
+// yield is what a poller does that found nothing, so that polling in a loop does
+// not starve what it waits for. While every processor is busy polling, Go looks at
+// sockets every 10 ms only: now and then the poller does the work of the
+// process's other engines that nobody polls.
+func (e *engine) yield() {
+	runtime.Gosched()
+	if e.misses.Add(1)%16 != 0 {
+		return
+	}
+	for _, o := range engines.all() {
+		if o == e || time.Duration(o.lease.Load()) > o.clock() || !o.mu.TryLock() {
+			continue
+		}
+		if !o.dead {
+			o.run(o.clock())
+		}
+		o.unlock()
+	}
+}
+
 // handOver ends a lease: the poller is going to block.
 func (e *engine) handOver() {
 	if e.lease.Swap(0) != 0 {
@@ -256,9 +311,15 @@ func (e *engine) handOver() {
 // loop is the engine's goroutine: it works when no poller does.
 func (e *engine) loop() {
 	defer close(e.ended)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		if left := time.Duration(e.lease.Load()) - e.clock(); left > 0 {
-			e.sitOut(left)
+			timer.Reset(left)
+			select { // sit the lease out
+			case <-timer.C:
+			case <-e.unleased:
+			}
 			continue
 		}
 		now := e.lock()
@@ -284,16 +345,6 @@ func (e *engine) loop() {
 		if e.be.Wait(timeout, blocked) != nil {
 			return // closed
 		}
-	}
-}
-
-// sitOut sleeps through a lease.
-func (e *engine) sitOut(left time.Duration) {
-	t := time.NewTimer(left)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-e.unleased:
 	}
 }
 
@@ -337,6 +388,7 @@ func (e *engine) pass() {
 
 // stop ends the engine: its backend is closed, its goroutine gone.
 func (e *engine) stop() error {
+	engines.remove(e)
 	e.lock()
 	e.dead = true
 	err := e.be.Close() // under the lock: nobody else may be using the descriptor
