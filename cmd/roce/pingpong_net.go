@@ -136,6 +136,8 @@ func checkPeer(local netip.Addr, peer exchange.Dest) error {
 		return fmt.Errorf("the other side's GID %v is not the address of a host", gid)
 	case peer.QPN == 0:
 		return errors.New("the other side sent queue pair number 0")
+	case gid.IsLinkLocalUnicast() && !local.IsLinkLocalUnicast():
+		return fmt.Errorf("the other side's GID %v is link-local: choose another one there with -g (see ibv_devinfo -v), or our link-local address with --addr", gid)
 	case gid.IsLoopback() != local.IsLoopback():
 		return fmt.Errorf("the other side's GID %v and our address %v do not reach each other: choose ours with --addr", gid, local)
 	}

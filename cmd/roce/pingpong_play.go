@@ -50,10 +50,6 @@ func newGame(e *endpoint, o *pingpongOptions) *game {
 	g := &game{endpoint: e, client: o.server != "", pending: recvID, posted: o.rxDepth}
 	if o.check {
 		g.checker = &checker{send: e.sendBuf(), recv: e.recvBuf(), server: !g.client}
-	} else {
-		for i := range e.buf {
-			e.buf[i] = plainByte
-		}
 	}
 	g.send = roce.SendWR{ID: sendID, Opcode: roce.WRSend, Flags: roce.Signaled}
 	if o.size > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -252,7 +253,7 @@ func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, er
 	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	e.buf = make([]byte, o.size*e.buffers())
+	e.buf = bytes.Repeat([]byte{plainByte}, o.size*e.buffers()) // now: a peer may send before we look again
 	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite); err != nil {
 		return nil, err
 	}
