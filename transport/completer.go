@@ -153,7 +153,7 @@ func (r *requester) deadline() time.Duration {
 
 // expire ends an RNR wait or runs the ack timer (IBTA 9.7.6.1.3), if due.
 func (r *requester) expire(now time.Duration) {
-	if now < r.deadline() {
+	if t := r.deadline(); now < t || t == Never {
 		return
 	}
 	if r.waiting {
@@ -276,15 +276,22 @@ func (r *requester) complete(c *record) {
 	if c.flags&Signaled == 0 && !r.q.cfg.SigAll {
 		return
 	}
-	wc := WC{ID: c.id, QPN: r.q.cfg.Num}
+	wc := WC{ID: c.id}
 	switch c.op {
 	case WRWrite, WRWriteWithImm:
 		wc.Opcode = WCWrite
 	case WRRead:
 		wc.Opcode, wc.ByteLen = WCRead, c.length
 	}
+	r.push(wc)
+}
+
+// push delivers a completion, for all requests before done.
+func (r *requester) push(wc WC) {
 	r.free()
-	r.q.cfg.SendCQ.Push(&wc)
+	r.wc = wc
+	r.wc.QPN = r.q.cfg.Num
+	r.q.cfg.SendCQ.Push(&r.wc)
 }
 
 // free returns the entries of completed requests to the poster: before the
@@ -316,11 +323,10 @@ func (r *requester) drained() {
 // fail ends the oldest request with an error and with it the queue pair. An
 // error completes whether it was asked to be signaled or not (IBTA 10.7.3.1).
 func (r *requester) fail(now time.Duration, s WCStatus) {
-	id := r.at(r.done).id
+	wc := WC{ID: r.at(r.done).id, Status: s}
 	r.done++
-	r.free()
 	r.q.count(ReqCQEErr)
-	r.q.cfg.SendCQ.Push(&WC{ID: id, Status: s, QPN: r.q.cfg.Num})
+	r.push(wc)
 	r.q.fail(now, noEvent)
 }
 
@@ -328,11 +334,10 @@ func (r *requester) fail(now time.Duration, s WCStatus) {
 func (r *requester) flush() {
 	sq := r.q.cfg.SQ
 	for produced := sq.Produced(); r.done != produced; {
-		id := sq.Entry(r.done).ID
+		wc := WC{ID: sq.Entry(r.done).ID, Status: WCWRFlushErr}
 		r.done++
-		r.free()
 		r.q.count(ReqCQEFlush)
-		r.q.cfg.SendCQ.Push(&WC{ID: id, Status: WCWRFlushErr, QPN: r.q.cfg.Num})
+		r.push(wc)
 	}
 	r.clear()
 }

@@ -99,6 +99,7 @@ type requester struct {
 	tx, rx     mem.Cursor // memory of the request being sent, of the READ being answered
 	txAt, rxAt uint32
 	txOn, rxOn bool
+	wc         WC // scratch, so that a completion needs no allocation
 }
 
 // reset forgets all requests, those in the send queue as well.
