@@ -1,0 +1,75 @@
+//go:build linux
+
+package interop
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// wantAll says which wanted values a list of cases does not have.
+func wantAll[C any, V comparable](t *testing.T, what string, cases []C, value func(C) V, want ...V) {
+	t.Helper()
+	have := map[V]bool{}
+	for _, c := range cases {
+		have[value(c)] = true
+	}
+	for _, v := range want {
+		if !have[v] {
+			t.Errorf("no case of the subset has %s %v", what, v)
+		}
+	}
+}
+
+// make test runs the subset: each value of every parameter at least once per kernel.
+func TestSubsetCoversEveryValue(t *testing.T) {
+	wantAll(t, "role we serve", pingpongSubset, func(c pingpongCase) bool { return c.weServe }, true, false)
+	wantAll(t, "family", pingpongSubset, func(c pingpongCase) string { return c.family }, pingpongFamilies...)
+	wantAll(t, "path MTU", pingpongSubset, func(c pingpongCase) int { return c.mtu }, pingpongMTUs...)
+	wantAll(t, "size", pingpongSubset, func(c pingpongCase) int { return c.size }, pingpongSizes...)
+
+	verbs := verbsSubset()
+	wantAll(t, "role we request", verbs, func(v verbCase) bool { return v.weRequest }, true, false)
+	wantAll(t, "family", verbs, func(v verbCase) string { return v.family }, pingpongFamilies...)
+	wantAll(t, "path MTU", verbs, func(v verbCase) int { return v.mtu }, pingpongMTUs...)
+	type roleVerbSize struct {
+		we   bool
+		verb string
+		size int
+	}
+	var all []roleVerbSize
+	for _, we := range []bool{true, false} {
+		for _, verb := range verbNames {
+			for _, size := range verbSizes(1024) {
+				all = append(all, roleVerbSize{we, verb, size})
+			}
+		}
+	}
+	wantAll(t, "role, verb and size", verbs, func(v verbCase) roleVerbSize { return roleVerbSize{v.weRequest, v.verb, v.size} }, all...)
+}
+
+func TestFullIsTheWholeProduct(t *testing.T) {
+	if got := len(pingpongFull()); got != 2*2*3*4 {
+		t.Errorf("%d pingpong cases per kernel, want 48", got)
+	}
+	if got := len(verbsFull()); got != 2*5*2*3*6 {
+		t.Errorf("%d verbs cases per kernel, want 360", got)
+	}
+}
+
+func TestTable(t *testing.T) {
+	got := table([]result{
+		{"6.1", "verbs", "a", true, 1500 * time.Millisecond, ""},
+		{"7.2", "verbs", "a", false, time.Second, ""},
+		{"7.2", "loss", "b", true, time.Second, "dropped 3"},
+	}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	for _, want := range []string{
+		"Run on 2026-01-02", "2 of 3 cases passed",
+		"| verbs | a | ok 1.5 s | **failed** |", "| loss | b | not run | ok 1.0 s, dropped 3 |", "| | seconds in all | 2 | 2 |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the table lacks %q:\n%s", want, got)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/test/interop/wire"
+)
+
+var accessNames = map[string]roce.Access{
+	"local_write":   roce.LocalWrite,
+	"remote_write":  roce.RemoteWrite,
+	"remote_read":   roce.RemoteRead,
+	"remote_atomic": roce.RemoteAtomic,
+}
+
+func access(names []string) (acc roce.Access, err error) {
+	for _, n := range names {
+		a, ok := accessNames[n]
+		if !ok {
+			return 0, fmt.Errorf("unknown right %q", n)
+		}
+		acc |= a
+	}
+	return acc, nil
+}
+
+var verbs = map[string]roce.WROpcode{
+	"SEND":      roce.WRSend,
+	"SEND_IMM":  roce.WRSendWithImm,
+	"WRITE":     roce.WRWrite,
+	"WRITE_IMM": roce.WRWriteWithImm,
+	"READ":      roce.WRRead,
+}
+
+var opcodeNames = map[roce.WCOpcode]string{
+	roce.WCSend:            "SEND",
+	roce.WCWrite:           "WRITE",
+	roce.WCRead:            "READ",
+	roce.WCRecv:            "RECV",
+	roce.WCRecvRDMAWithImm: "RECV_IMM",
+}
+
+var eventNames = map[roce.EventType]string{
+	roce.EventCQErr:       "CQ_ERR",
+	roce.EventQPFatal:     "QP_FATAL",
+	roce.EventQPReqErr:    "QP_REQ_ERR",
+	roce.EventQPAccessErr: "QP_ACCESS_ERR",
+	roce.EventCommEst:     "COMM_EST",
+	roce.EventSQDrained:   "SQ_DRAINED",
+	roce.EventDeviceFatal: "DEVICE_FATAL",
+}
+
+// connect sets exactly the attributes of the request, through Modify as a verbs program does.
+func connect(qp *roce.QP, r *wire.Request) error {
+	acc, err := access(r.Access)
+	if err != nil {
+		return err
+	}
+	mtu, ok := ib.MTUFromBytes(r.MTU)
+	if !ok {
+		return fmt.Errorf("path MTU %d", r.MTU)
+	}
+	dest, err := netip.ParseAddr(r.DestGID)
+	if err != nil {
+		return err
+	}
+	if err := qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1, Access: acc},
+		roce.MaskState|roce.MaskPKeyIndex|roce.MaskPort|roce.MaskAccess); err != nil {
+		return err
+	}
+	if err := qp.Modify(&roce.Attr{
+		State: roce.StateRTR, PathMTU: mtu, DestQPN: ib.QPN(r.DestQPN), RQPSN: ib.PSN(r.RQPSN), MaxDestRdAtomic: uint8(r.RdAtomic),
+		MinRNRTimer: ib.RNRTimer(r.MinRNRTimer), AV: roce.AddressVector{DGID: ib.GIDFromAddr(dest), HopLimit: 64},
+	}, roce.MaskState|roce.MaskAV|roce.MaskPathMTU|roce.MaskDestQPN|roce.MaskRQPSN|roce.MaskMaxDestRdAtomic|roce.MaskMinRNRTimer); err != nil {
+		return err
+	}
+	return qp.Modify(&roce.Attr{
+		State: roce.StateRTS, SQPSN: ib.PSN(r.SQPSN), Timeout: ib.AckTimeout(r.AckTimeout), RetryCnt: uint8(r.Retry),
+		RNRRetry: uint8(r.RNRRetry), MaxRdAtomic: uint8(r.RdAtomic),
+	}, roce.MaskState|roce.MaskSQPSN|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskMaxRdAtomic)
+}
+
+// sges turns pieces of regions into segments.
+func (p *peer) sges(pieces []wire.SGE) (sges []roce.SGE, err error) {
+	for _, s := range pieces {
+		mr := p.mrs[s.MR]
+		if mr == nil {
+			return nil, fmt.Errorf("no memory region %d", s.MR)
+		}
+		sges = append(sges, mr.SGE(s.Off, s.Len))
+	}
+	return sges, nil
+}
+
+func (p *peer) postRecv(qp *roce.QP, wrs []wire.WR) error {
+	var list []roce.RecvWR
+	for _, wr := range wrs {
+		sges, err := p.sges(wr.SGEs)
+		if err != nil {
+			return err
+		}
+		list = append(list, roce.RecvWR{ID: wr.ID, SGE: sges})
+	}
+	return qp.PostRecv(list...)
+}
+
+func (p *peer) postSend(qp *roce.QP, wrs []wire.WR) error {
+	var list []roce.SendWR
+	for _, wr := range wrs {
+		op, ok := verbs[wr.Verb]
+		if !ok {
+			return fmt.Errorf("unknown verb %q", wr.Verb)
+		}
+		sges, err := p.sges(wr.SGEs)
+		if err != nil {
+			return err
+		}
+		list = append(list, roce.SendWR{ID: wr.ID, Opcode: op, Flags: roce.Signaled, SGE: sges, Imm: wr.Imm, RemoteAddr: wr.RemoteVA, RKey: wr.RKey})
+	}
+	return qp.PostSend(list...)
+}
+
+func completion(wc roce.WC) wire.WC {
+	c := wire.WC{ID: wc.ID, Status: int(wc.Status), Text: wc.Status.String(), Len: int(wc.ByteLen), QPN: uint32(wc.QPN)}
+	if wc.Status == roce.WCSuccess {
+		c.Opcode = opcodeNames[wc.Opcode]
+		if wc.Flags&roce.WCWithImm != 0 {
+			c.HasImm, c.Imm = true, wc.Imm
+		}
+	}
+	return c
+}
