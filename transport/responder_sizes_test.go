@@ -181,7 +181,7 @@ func TestResponderAllocs(t *testing.T) {
 	a.PathMTU = ib.MTU1024
 	w := newRspWorld(t, a)
 	q := w.q
-	q.cfg.RQ, q.cfg.RecvCQ = &rspEndlessRQ{wqe: RecvWQE{ID: 9, SGE: []mem.SGE{
+	q.cfg.RQ, q.cfg.RecvCQ = &rspLongRQ{left: 1000, wqe: RecvWQE{ID: 9, SGE: []mem.SGE{
 		{Addr: rspIOVA, Length: 1000, LKey: w.alias["rb"]},
 		{Addr: rspIOVA + 5000, Length: 1000, LKey: w.alias["rb"]},
 		{Addr: rspIOVA + 9000, Length: 1000, LKey: w.alias["rb"]},
@@ -229,9 +229,17 @@ func TestResponderAllocs(t *testing.T) {
 	}
 }
 
-type rspEndlessRQ struct{ wqe RecvWQE }
+// rspLongRQ holds left equal receives.
+type rspLongRQ struct {
+	wqe  RecvWQE
+	left int
+}
 
-func (r *rspEndlessRQ) Pop(dst *RecvWQE) bool {
+func (r *rspLongRQ) Pop(dst *RecvWQE) bool {
+	if r.left == 0 {
+		return false
+	}
+	r.left--
 	dst.ID = r.wqe.ID
 	dst.SGE = append(dst.SGE[:0], r.wqe.SGE...)
 	return true
