@@ -23,7 +23,7 @@ const (
 	maxSGE      = mem.MaxSGE
 	maxCQE      = 1 << 22
 	maxMRSize   = 1 << 62
-	maxRdAtomic = 128
+	maxRdAtomic = transport.MaxRdAtomic
 	maxInline   = 1024
 	maxMsg      = 1 << 31
 )

@@ -330,7 +330,7 @@ func TestConfigErrors(t *testing.T) {
 	must(t, q.Init(0))
 	field("AV.DGID", q.RTR(roce.Remote{Addr: netip.MustParseAddr("fd00::1")}, roce.Conn{}))
 	field("Remote.Addr", q.RTR(roce.Remote{}, roce.Conn{}))
-	field("MaxDestRdAtomic", q.RTR(roce.Remote{Addr: netip.MustParseAddr("10.0.0.9")}, roce.Conn{MaxDestRdAtomic: 129}))
+	field("MaxDestRdAtomic", q.RTR(roce.Remote{Addr: netip.MustParseAddr("10.0.0.9")}, roce.Conn{MaxDestRdAtomic: 17}))
 	var ae *roce.AttrError
 	if err := q.RTS(roce.Conn{}); !errors.As(err, &ae) {
 		t.Errorf("INIT to RTS: %v, want an AttrError", err)
