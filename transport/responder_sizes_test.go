@@ -134,44 +134,6 @@ func rspJoin(t *testing.T, w *rspWorld, psn ib.PSN, msn uint32, mtu int) (data [
 	return data, n
 }
 
-// TestResponderHugeRead reads 2^31 bytes, the longest message, at the smallest
-// MTU: 2^23 packets, half of the PSN space. Its responses are a cursor: here
-// only some of them are taken, from the start and, repeated, from the end.
-func TestResponderHugeRead(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector would keep shadows of 2 GiB")
-	}
-	w := newRspWorld(t, rspAttr())
-	// One page of memory seen 2^31 bytes long would need a mapping; a region of
-	// that size that nobody touches costs only address space.
-	big := make([]byte, maxMessage)
-	r, err := w.tab.Register(big, 1, mem.RemoteRead, rspIOVA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.alias["big"] = r.Key()
-	copy(big[maxMessage-300:], bytes.Repeat([]byte{7}, 300))
-	const last = 1<<23 - 1
-	w.run(fmt.Sprintf(`
-		> RDMA_READ_REQUEST 0 0 len=2147483648 key=big
-		> RDMA_WRITE_ONLY %d 4 ack
-		! hold
-		! data 500
-		< FIRST 0 256 msn=1 @-1
-		< MIDDLE 1 256 @-1
-		! hold
-		! control
-		nothing
-		> RDMA_READ_REQUEST %d 0 len=300 va=%d key=big
-		! hold
-		nothing
-		count drop_duplicate 1
-		> RDMA_READ_REQUEST %d 0 len=512 va=%d key=big
-		< FIRST %d 256 msn=1 @-1
-		< LAST %d 256 msn=1 @-1
-		< ACK -8388608 msn=2`, last+1, last-1, rspIOVA+maxMessage-300, last-1, rspIOVA+maxMessage-512, last-1, last))
-}
-
 // TestResponderAllocs asserts that requests and answers allocate nothing.
 func TestResponderAllocs(t *testing.T) {
 	if raceEnabled {

@@ -38,6 +38,7 @@ type rspWorld struct {
 	tab   *mem.Table
 	reg   map[string]*mem.Region
 	fresh map[string][]byte // regions as they were at first
+	guard map[string][]byte // regions and what lies around them
 	alias map[string]uint32 // keys of regions and of none
 	next  int               // free part of region rb
 
@@ -50,7 +51,12 @@ type rspWorld struct {
 	auto   bool // transmit all at the end of the block's input
 }
 
-const rspIOVA = 0x7000_0000
+const (
+	rspIOVA  = 0x7000_0000
+	rspGuard = 64 // bytes around each region that nobody may write
+)
+
+var rspGuardBytes = bytes.Repeat([]byte{0xc5}, rspGuard)
 
 var rspPeer, rspSelf = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
 
@@ -65,7 +71,7 @@ func rspAttr() Attr {
 func newRspWorld(t *testing.T, a Attr) *rspWorld {
 	w := &rspWorld{t: t, base: a.RQPSN, auto: true, nextID: 1,
 		tab: mem.NewTable(rand.NewChaCha8([32]byte{1})),
-		reg: map[string]*mem.Region{}, fresh: map[string][]byte{}, alias: map[string]uint32{"bad": 0xdeadbeef},
+		reg: map[string]*mem.Region{}, fresh: map[string][]byte{}, guard: map[string][]byte{}, alias: map[string]uint32{"bad": 0xdeadbeef},
 	}
 	w.region("mr", 64<<10, 1, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead)
 	w.region("ro", 4096, 1, mem.LocalWrite|mem.RemoteRead)
@@ -87,7 +93,8 @@ func (w *rspWorld) up(a Attr, s State) {
 }
 
 func (w *rspWorld) region(name string, n int, pd mem.PD, acc mem.Access) {
-	buf := slices.Clone(rspPattern()[len(w.reg)<<16:][:n])
+	w.guard[name] = slices.Concat(rspGuardBytes, rspPattern()[len(w.reg)<<16:][:n], rspGuardBytes)
+	buf := w.guard[name][rspGuard:][:n:n]
 	r, err := w.tab.Register(buf, pd, acc, rspIOVA)
 	if err != nil {
 		w.t.Fatal(err)

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"runtime/debug"
 	"syscall"
 	"testing"
@@ -40,4 +41,41 @@ func TestResponderFault(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestResponderHugeRead reads 2^31 bytes, the longest message, at the smallest
+// MTU: 2^23 packets, half of the PSN space. Its responses are a cursor: here
+// only some of them are taken, from the start and, repeated, from the end.
+func TestResponderHugeRead(t *testing.T) {
+	w := newRspWorld(t, rspAttr())
+	// A mapping that nobody touches costs only address space.
+	big, err := syscall.Mmap(-1, 0, maxMessage, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(big)
+	r, err := w.tab.Register(big, 1, mem.RemoteRead, rspIOVA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.alias["big"] = r.Key()
+	const last = 1<<23 - 1
+	w.run(fmt.Sprintf(`
+		> RDMA_READ_REQUEST 0 0 len=2147483648 key=big
+		> RDMA_WRITE_ONLY %d 4 ack
+		! hold
+		! data 500
+		< FIRST 0 256 msn=1 @-1
+		< MIDDLE 1 256 @-1
+		! hold
+		! control
+		nothing
+		> RDMA_READ_REQUEST %d 0 len=300 va=%d key=big
+		! hold
+		nothing
+		count drop_duplicate 1
+		> RDMA_READ_REQUEST %d 0 len=512 va=%d key=big
+		< FIRST %d 256 msn=1 @-1
+		< LAST %d 256 msn=1 @-1
+		< ACK -8388608 msn=2`, last+1, last-1, rspIOVA+maxMessage-300, last-1, rspIOVA+maxMessage-512, last-1, last))
 }
