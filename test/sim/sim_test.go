@@ -17,7 +17,7 @@ var (
 func TestSeeds(t *testing.T) {
 	first, n := uint64(0), 200
 	if raceEnabled {
-		n = 40
+		n = 15
 	}
 	if *seeds > 0 {
 		n = *seeds

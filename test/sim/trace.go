@@ -30,9 +30,10 @@ type event struct {
 	what string // "tx", "rx", "wc", "send", "recv"
 	op   ib.Opcode
 	psn  ib.PSN
-	qpn  ib.QPN // destination of a packet, queue pair otherwise
-	n    int    // bytes
-	sum  uint64 // of the contents
+	qpn  ib.QPN      // destination of a packet, queue pair otherwise
+	n    int         // bytes
+	sum  uint64      // of the contents
+	syn  ib.Syndrome // of an ACKNOWLEDGE
 	wc   roce.WC
 }
 
@@ -56,6 +57,9 @@ func (e event) String() string {
 		name := fmt.Sprintf("opcode %#x", uint8(e.op))
 		if i := e.op.Info(); i != nil {
 			name = i.Name
+		}
+		if e.op == ib.OpRCAck {
+			name += fmt.Sprintf(" %#02x", uint8(e.syn))
 		}
 		return s + fmt.Sprintf("%-28s psn %06x to qp %06x, %d bytes, %#x", name, uint32(e.psn), uint32(e.qpn), e.n, e.sum)
 	case "wc":
@@ -118,6 +122,9 @@ func (w *world) note(what string, node int, seg []byte) {
 		e.op = ib.Opcode(seg[0])
 		e.qpn = ib.QPN(seg[5])<<16 | ib.QPN(seg[6])<<8 | ib.QPN(seg[7])
 		e.psn = ib.PSN(seg[9])<<16 | ib.PSN(seg[10])<<8 | ib.PSN(seg[11])
+	}
+	if e.op == ib.OpRCAck && len(seg) > ib.BTHSize {
+		e.syn = ib.Syndrome(seg[ib.BTHSize])
 	}
 	w.trace.add(e)
 }

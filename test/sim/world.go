@@ -64,10 +64,12 @@ type node struct {
 	next   time.Duration // when the device wants to run again
 }
 
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
+
 // Run runs one configuration. The error says what went wrong, with the seed and
 // the last events.
 func Run(cfg Config) (Result, error) {
-	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), mtu: map[ib.QPN]int{}}
+	w := &world{cfg: cfg, rng: newRand(cfg.Seed), mtu: map[ib.QPN]int{}}
 	w.trace.out = cfg.hooks.trace
 	err := w.run()
 	if err == nil {
@@ -75,6 +77,7 @@ func Run(cfg Config) (Result, error) {
 	}
 	w.res.Hash, w.res.Time, w.res.Packets, w.res.Delivered = w.trace.hash, w.now, w.sent, w.received
 	if err != nil {
+		cfg.hooks = hooks{}
 		return w.res, fmt.Errorf("seed %d, at %v: %w\nconfiguration %+v\nlast events:\n%s", cfg.Seed, w.now, err, cfg, w.trace.tail())
 	}
 	return w.res, nil
@@ -173,6 +176,14 @@ func (w *world) done() bool {
 		}
 	}
 	return true
+}
+
+// left is how many requests have not completed.
+func (w *world) left() (n int) {
+	for _, s := range w.sides {
+		n += len(s.ops) - s.completed + len(s.recvs) - s.recvDone
+	}
+	return n
 }
 
 func (w *world) pending() (s string) {
