@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goroce/goroce/cmd/roce/internal/pattern"
 	"github.com/goroce/goroce/cmd/roce/internal/table"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
@@ -96,7 +97,7 @@ something failed, 2 wrong usage.`,
 	f.StringVar(&o.pcap, "pcap", "", "capture `FILE` (default: a new one in the folder for temporary files; \"none\" for none)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the faults")
 	f.Uint16Var(&o.port, "port", netio.Port, "UDP port of both endpoints")
-	f.DurationVar(&o.budget, "budget", 50*time.Millisecond, "time for each measurement; there are 12 per size and operation")
+	f.DurationVar(&o.budget, "budget", 40*time.Millisecond, "time for each of the 8 measurements of a row")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return cmd
 }
@@ -194,6 +195,7 @@ func (d *demo) prepare() error {
 	}
 	for i := range d.rig.bufs {
 		d.rig.bufs[i] = make([]byte, max(d.sizes[len(d.sizes)-1], pipelined+64*demoDepth))
+		pattern.Fill(d.rig.bufs[i], 0) // so that no measurement pays for fresh pages
 	}
 	d.result.Endpoints = [2]string{d.rig.addrs[0].String(), d.rig.addrs[1].String()}
 	d.result.Port = port

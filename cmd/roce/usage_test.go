@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
+)
+
+// Bad input gives one line that says what to do, and the documented exit status.
+func TestBadInput(t *testing.T) {
+	w := newWorld(t)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, deadPort, _ := net.SplitHostPort(closed.Addr().String())
+	closed.Close()
+	const foreign = "198.51.100.7" // TEST-NET-2: nobody's
+
+	for _, tt := range []struct {
+		args   string
+		status int
+		want   string // in the line
+	}{
+		{"frobnicate", 2, `unknown command "frobnicate"`},
+		{"--nosuch", 2, "unknown flag: --nosuch"},
+		{"devinfo --nosuch", 2, "unknown flag: --nosuch (see 'roce devinfo --help')"},
+		{"devinfo extra", 2, `unexpected argument "extra"`},
+		{"devinfo --addr nonsense", 2, "--addr nonsense is not an IP address"},
+		{"devinfo --addr " + foreign, 1, foreign + " is not an address of this machine: 'roce devinfo' lists those"},
+		{"devinfo -d roce999", 1, "no device roce999"},
+		{"devinfo -d 127.0.0.1 -a 127.0.0.2", 2, "are different addresses"},
+		{"pingpong a b", 2, `unexpected argument "b"`},
+		{"pingpong -s", 2, "needs an argument"},
+		{"pingpong -s -1", 2, "invalid argument"},
+		{"pingpong -s 2147483649", 2, "at most 2147483648 bytes"},
+		{"pingpong -m 1000", 2, "path MTUs are 256, 512, 1024, 2048 and 4096"},
+		{"pingpong -m 0", 2, "path MTUs are"},
+		{"pingpong -n 0", 2, "at least one exchange"},
+		{"pingpong -r 0", 2, "at least one receive"},
+		{"pingpong -p 0", 2, "TCP port"},
+		{"pingpong -p 65536", 2, "invalid argument"},
+		{"pingpong -i 2", 2, "one port, number 1"},
+		{"pingpong -l 16", 2, "service levels"},
+		{"pingpong --timeout 1ms", 2, "at least 100ms"},
+		{"pingpong --transport ud", 2, "only rc"},
+		{"pingpong --transport uc x", 2, "only rc"},
+		{"pingpong -o", 2, "on-demand paging"},
+		{"pingpong -t", 2, "time stamp"},
+		{"pingpong -j", 2, "no device memory"},
+		{"pingpong -N", 2, "one interface"},
+		{"pingpong --addr nonsense", 2, "not an IP address"},
+		{"pingpong --addr " + foreign, 1, "the address is not one of this machine's"},
+		{"pingpong --addr 0.0.0.0", 1, "a concrete one"},
+		{"pingpong --addr 224.0.0.1", 1, "unicast"},
+		{"pingpong -d roce999", 1, "no device roce999: 'roce devinfo' lists them"},
+		{"pingpong -a 127.0.0.9 -g 1", 1, "no GID with index 1"},
+		{"pingpong -a 127.0.0.9 -g -1", 1, "no GID with index -1"},
+		{"pingpong -a 127.0.0.9 -r 100000", 1, "-r 100000: "},
+		{"pingpong -p " + deadPort + " 127.0.0.1", 1, "nobody listens on TCP port " + deadPort + " of 127.0.0.1: start a server there first"},
+		{"demo extra", 2, "demo takes flags only"},
+		{"demo --size-max huge", 2, "not a number of bytes"},
+		{"demo --size-max 3GiB", 2, "at most 2147483648 bytes"},
+		{"demo --port 0", 2, "a UDP port is needed"},
+		{"demo --budget 0s", 2, "must be positive"},
+		{"demo --addr " + foreign, 1, "the address is not one of this machine's"},
+		{"demo --addr 127.0.0.9 --pcap /nonexistent/x.pcapng", 1, "cannot write the capture file"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			begin := time.Now()
+			o := w.run(strings.Fields(tt.args)...)
+			if o.status != tt.status || !strings.Contains(o.err, tt.want) {
+				t.Errorf("exit status %d, want %d, with %q in\n%s", o.status, tt.status, tt.want, o.err)
+			}
+			if strings.Count(o.err, "\n") != 1 || !strings.HasPrefix(o.err, "roce: ") {
+				t.Errorf("not one line: %q", o.err)
+			}
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// Without a command, or asked for help, each command explains itself.
+func TestHelp(t *testing.T) {
+	w := newWorld(t)
+	if o := w.run(); o.status != 2 || !strings.Contains(o.err, "Available Commands") || o.out != "" {
+		t.Errorf("no command: %+v", o)
+	}
+	for _, cmd := range []string{"", "devinfo", "pingpong", "demo"} {
+		o := w.run(append(strings.Fields(cmd), "--help")...)
+		o.want(t, cmd, 0)
+		if !strings.Contains(o.out, "2 wrong usage") || o.err != "" {
+			t.Errorf("%s: help does not name the exit statuses:\n%s%s", cmd, o.out, o.err)
+		}
+	}
+}
+
+// A port in use is refused with the name of who has it.
+func TestPortInUse(t *testing.T) {
+	w := newWorld(t)
+	busyUDP(t, netip.AddrPortFrom(addr("127.0.0.21"), w.port))
+	o := w.run("pingpong", "--addr", "127.0.0.21")
+	o.want(t, "pingpong", 1)
+	for _, want := range []string{"the port is in use by", filepath.Base(os.Args[0]), "needs an address of its own"} {
+		if !strings.Contains(o.err, want) {
+			t.Errorf("no %q in %q", want, o.err)
+		}
+	}
+	if o := w.run("demo", "--addr", "127.0.0.21", "--port", "4791", "--pcap", "none"); o.status != 1 || !strings.Contains(o.err, "in use") {
+		t.Errorf("demo with a chosen port that is taken: %+v", o)
+	}
+}
+
+// A TCP port in use is refused with the way out.
+func TestTCPPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	o := newWorld(t).run("pingpong", "-p", port)
+	if o.status != 1 || !strings.Contains(o.err, "TCP port "+port+" is in use") || !strings.Contains(o.err, "-p") {
+		t.Errorf("%+v", o)
+	}
+}
+
+// narrow is a backend on a link with a small MTU.
+type narrow struct {
+	netio.Backend
+	mtu int
+}
+
+func (n narrow) Caps() netio.Caps {
+	c := n.Backend.Caps()
+	c.MTU = n.mtu
+	return c
+}
+
+// A path MTU that does not fit the interface is refused with one that does.
+func TestMTUDoesNotFit(t *testing.T) {
+	var errs syncBuffer
+	a := newApp(new(syncBuffer), &errs)
+	a.open = func(cfg roce.Config) (*roce.Device, error) {
+		be, err := netio.NewFabric().Open(netip.AddrPortFrom(cfg.Addr, netio.Port))
+		if err != nil {
+			return nil, err
+		}
+		cfg.Backend = narrow{be, 1500}
+		return roce.Open(cfg)
+	}
+	status := a.run(t.Context(), strings.Fields("pingpong --addr 10.0.0.1 -m 2048"))
+	for _, want := range []string{"path MTU 2048 does not fit", "MTU is 1500", "use -m 1024 on both sides", "2112"} {
+		if status != 1 || !strings.Contains(errs.String(), want) {
+			t.Errorf("status %d, no %q in %q", status, want, errs.String())
+		}
+	}
+}
+
+// An interrupt ends a waiting server.
+func TestInterrupt(t *testing.T) {
+	a, _, errs := newWorld(t).app()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.listen = func(context.Context, uint16) (net.Listener, error) { return l, nil }
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if status := a.run(ctx, []string{"pingpong"}); status != 1 {
+		t.Errorf("exit status %d", status)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if !strings.HasPrefix(errs.String(), "roce: ") {
+		t.Errorf("stderr %q", errs)
+	}
+}
+
+// A peer that answers on TCP and is not there on UDP: retries run out.
+func TestUnreachablePeer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		b := make([]byte, 52)
+		c.Read(b)
+		c.Write([]byte("0000:000011:000001:00000000000000000000ffff7f00000b\x00")) // 127.0.0.11
+		c.Read(b)
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	begin := time.Now()
+	o := newWorld(t).run("pingpong", "-p", port, "127.0.0.1")
+	o.want(t, "client", 1)
+	if want := "a send failed: transport retry counter exceeded (12): 127.0.0.11 does not answer on UDP port 4791"; !strings.Contains(o.err, want) {
+		t.Errorf("no %q in %q", want, o.err)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
