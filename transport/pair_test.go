@@ -18,12 +18,13 @@ import (
 // the network does to packets, and what the programs at both ends do, comes from
 // one seed.
 type pair struct {
-	t    *testing.T
-	rng  *rand.Rand
-	now  time.Duration
-	end  [2]*pairEnd
-	air  []pairPacket // in flight, in order of arrival
-	sent int
+	t     *testing.T
+	rng   *rand.Rand
+	bytes *rand.ChaCha8
+	now   time.Duration
+	end   [2]*pairEnd
+	air   []pairPacket // in flight, in order of arrival
+	sent  int
 
 	loss, duplicate, reorder float64
 	trace                    func(format string, args ...any)
@@ -78,7 +79,7 @@ type pairOp struct {
 }
 
 func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
-	p := &pair{t: t, rng: rand.New(rand.NewPCG(seed, 1)), trace: func(string, ...any) {}}
+	p := &pair{t: t, rng: rand.New(rand.NewPCG(seed, 1)), bytes: rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}), trace: func(string, ...any) {}}
 	addrs := [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
 	var psn [2]ib.PSN
 	for i := range psn {
@@ -97,10 +98,7 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 		}
 		e.source, e.sink = region(0), region(mem.LocalWrite)
 		e.open, e.recv = region(mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead), region(mem.LocalWrite)
-		for j := range e.open.Bytes() {
-			e.open.Bytes()[j] = byte(p.rng.Uint32())
-			e.source.Bytes()[j] = byte(p.rng.Uint32())
-		}
+		p.bytes.Read(e.open.Bytes())
 		e.open0 = slices.Clone(e.open.Bytes())
 		e.q = NewQP(QPConfig{
 			Num: ib.QPN(0x100 + i), Type: RC, PD: 1, Mem: e.tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e, SQDepth: 32,
@@ -192,9 +190,7 @@ func (e *pairEnd) postSend() bool {
 		n = min(n, pairBuf/2/64)
 		sge.Length = uint32(n)
 		src := e.source.Bytes()[o.off:][:n]
-		for i := range src {
-			src[i] = byte(rng.Uint32())
-		}
+		e.p.bytes.Read(src)
 		o.data = slices.Clone(src)
 	}
 	e.issued[e.next] = o

@@ -63,7 +63,7 @@ const (
 	reqIOVA   = 0x5000_0000
 	reqRemote = 0x4000_0000
 	reqRKey   = 0x77
-	reqSlice  = 64 << 10 // memory of request id begins at id * reqSlice
+	reqSlice  = 18 << 10 // memory of request id begins at id * reqSlice
 )
 
 var reqPeer = netip.MustParseAddr("192.0.2.2")
@@ -145,6 +145,13 @@ type reqEmptyRQ struct{}
 
 func (reqEmptyRQ) Pop(*RecvWQE) bool { return false }
 
+// reqPattern is what the memory of sends holds.
+var reqPattern = func() []byte {
+	b := make([]byte, 24*reqSlice)
+	rand.NewChaCha8([32]byte{3}).Read(b)
+	return b
+}()
+
 func newReqWorld(t testing.TB, base ib.PSN) *reqWorld {
 	w := &reqWorld{
 		t: t, base: base, tab: mem.NewTable(rand.NewChaCha8([32]byte{2})),
@@ -156,18 +163,11 @@ func newReqWorld(t testing.TB, base ib.PSN) *reqWorld {
 		},
 	}
 	var err error
-	mk := func() *mem.Region {
-		buf := make([]byte, 24*reqSlice)
-		for i := range buf {
-			buf[i] = byte(i*7 + i>>8 + i>>16)
-		}
-		r, e := w.tab.Register(buf, 1, mem.LocalWrite, reqIOVA)
-		if e != nil {
-			err = e
-		}
-		return r
+	w.src, err = w.tab.Register(bytes.Clone(reqPattern), 1, mem.LocalWrite, reqIOVA)
+	if err != nil {
+		t.Fatal(err)
 	}
-	w.src, w.dst = mk(), mk()
+	w.dst, err = w.tab.Register(make([]byte, len(reqPattern)), 1, mem.LocalWrite, reqIOVA)
 	if err != nil {
 		t.Fatal(err)
 	}

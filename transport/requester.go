@@ -206,7 +206,7 @@ func (r *requester) begin(now time.Duration) bool {
 	if r.q.state != RTS || r.doomed || cfg.SQ.Produced() == r.begun || r.begun-r.done >= cfg.SQDepth {
 		return false
 	}
-	e := cfg.SQ.Entry(r.begun)
+	e := *cfg.SQ.Entry(r.begun)
 	if e.Flags&Fence != 0 && r.una < r.fence {
 		return false // IBTA 10.8.3.3: wait for earlier READs and atomics
 	}
