@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/cmd/roce/internal/pattern"
-	"github.com/goroce/goroce/cmd/roce/internal/table"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
 	"github.com/spf13/cobra"
@@ -137,8 +136,19 @@ func (a *app) demo(ctx context.Context, o *demoOptions) error {
 	if err := d.prepare(); err != nil {
 		return err
 	}
-	if err := d.captured(ctx); err != nil {
-		return err
+	var file *os.File
+	if o.pcap != "none" {
+		var err error
+		if file, err = createCapture(o.pcap); err != nil {
+			return err
+		}
+		defer file.Close()
+	}
+	d.allocate()
+	if file != nil {
+		if err := d.captured(ctx, file); err != nil {
+			return fmt.Errorf("%w (packets until then: %s)", err, file.Name())
+		}
 	}
 	if err := d.measured(ctx); err != nil {
 		return err
@@ -193,14 +203,18 @@ func (d *demo) prepare() error {
 	if last := d.sizes[len(d.sizes)-1]; d.o.sizeMax > last && d.o.sizeMax != demoSizes[len(demoSizes)-1] {
 		d.sizes = append(d.sizes, d.o.sizeMax)
 	}
-	for i := range d.rig.bufs {
-		d.rig.bufs[i] = make([]byte, max(d.sizes[len(d.sizes)-1], pipelined+64*demoDepth))
-		pattern.Fill(d.rig.bufs[i], 0) // so that no measurement pays for fresh pages
-	}
 	d.result.Endpoints = [2]string{d.rig.addrs[0].String(), d.rig.addrs[1].String()}
 	d.result.Port = port
 	d.say("RoCEv2 between %v and %v, UDP port %d, in one process", d.rig.addrs[0], d.rig.addrs[1], port)
 	return nil
+}
+
+// allocate makes the memory of both endpoints.
+func (d *demo) allocate() {
+	for i := range d.rig.bufs {
+		d.rig.bufs[i] = make([]byte, max(d.sizes[len(d.sizes)-1], pipelined+64*demoDepth))
+		pattern.Fill(d.rig.bufs[i], 0) // so that no measurement pays for fresh pages
+	}
 }
 
 // choosePort returns the UDP port: that of RoCE, or another one when it is taken
@@ -228,15 +242,7 @@ func (d *demo) probe(addr netip.Addr, port uint16) error {
 
 // captured moves small messages with a tap below the first endpoint and checks the
 // file.
-func (d *demo) captured(ctx context.Context) error {
-	if d.o.pcap == "none" {
-		return nil
-	}
-	f, err := createCapture(d.o.pcap)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
+func (d *demo) captured(ctx context.Context, f *os.File) error {
 	d.rig.wire = func(be netio.Backend) netio.Backend { return netio.Tap(be, f) }
 	defer func() { d.rig.wire = nil }()
 	few := effort{budget: demoQuiet, most: 1, depth: captureDepth}
@@ -319,39 +325,6 @@ func faultText(faults bool) string {
 		return "with faults"
 	}
 	return "clean"
-}
-
-// print prints the result for people.
-func (d *demo) print() {
-	var t table.Table
-	head := []string{"median us", "99 % us", "Gbit/s", "retries"}
-	t.Row("", "", "", "", "", "clean", "|", "", "", "", "faults")
-	t.Row(append(append([]string{"", "size"}, append(head, "|")...), head...)...)
-	t.Rule()
-	stats := func(s *demoStats) []string {
-		return []string{fmt.Sprintf("%.1f", s.P50Usec), fmt.Sprintf("%.1f", s.P99Usec), fmt.Sprintf("%.3f", s.GbitPerSec), fmt.Sprint(s.Retries)}
-	}
-	for _, r := range d.result.Rows {
-		row := append([]string{r.Operation, bytesText(int64(r.Size))}, stats(r.Clean)...)
-		t.Row(append(append(row, "|"), stats(r.Faulty)...)...)
-	}
-	d.say("faults: 1 %% of the packets lost, 1 %% duplicated, 1 %% reordered, in each direction\n")
-	t.WriteTo(d.app.stdout)
-	d.say("")
-	if c := d.result.Capture; c != nil {
-		d.say("capture: %d packets, every ICRC right, in %s", c.Packets, c.File)
-		d.say("  look at it: tshark -r %s%s", c.File, decodeAs(d.rig.port))
-	}
-	d.say("all %d bytes of %d operations were right, both ways, in %.1f s", d.result.BytesChecked, d.result.Operations, d.result.Seconds)
-}
-
-// decodeAs returns the options with which tshark knows the packets.
-func decodeAs(port uint16) string {
-	s := " --disable-protocol rpcordma"
-	if port != netio.Port {
-		s += fmt.Sprintf(" -d udp.port==%d,infiniband", port)
-	}
-	return s
 }
 
 // createCapture creates the capture file, in the folder for temporary files when no
