@@ -76,12 +76,11 @@ const (
 )
 
 var (
-	anyType  = []QPType{RC, UC, UD}
-	onlyRC   = []QPType{RC}
-	onlyUC   = []QPType{UC}
-	onlyUD   = []QPType{UD}
-	notUD    = []QPType{RC, UC}
-	datagram = []QPType{UC, UD}
+	anyType = []QPType{RC, UC, UD}
+	onlyRC  = []QPType{RC}
+	onlyUC  = []QPType{UC}
+	onlyUD  = []QPType{UD}
+	notUD   = []QPType{RC, UC}
 )
 
 // transitions are those of IBTA 10.3.1 and 11.2.5.2 (table of QP state

@@ -26,8 +26,8 @@ type pair struct {
 	air   []pairPacket // in flight, in order of arrival
 	sent  int
 
-	loss, duplicate, reorder float64
-	trace                    func(format string, args ...any)
+	fate  func(n int) []time.Duration // delays of each copy of packet n
+	trace func(format string, args ...any)
 }
 
 type pairPacket struct {
@@ -38,7 +38,7 @@ type pairPacket struct {
 
 const (
 	pairLatency = 5 * time.Microsecond
-	pairBuf     = 256 << 10 // bytes of each region
+	pairDepth   = 32 // of the send queues
 	pairIOVA    = 1 << 40
 )
 
@@ -88,9 +88,9 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 	for i := range p.end {
 		e := &pairEnd{p: p, side: i, addr: addrs[i], issued: map[uint64]*pairOp{}, maxSize: 3 * mtu.Bytes(),
 			tab: mem.NewTable(rand.NewChaCha8([32]byte{byte(i)})), out: reqOutbox{room: -1}}
-		e.sq = newReqSQ(t, 32)
+		e.sq = newReqSQ(t, pairDepth)
 		region := func(acc mem.Access) *mem.Region {
-			r, err := e.tab.Register(make([]byte, pairBuf), 1, acc, pairIOVA)
+			r, err := e.tab.Register(make([]byte, 4*pairDepth*e.maxSize), 1, acc, pairIOVA)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 		p.bytes.Read(e.open.Bytes())
 		e.open0 = slices.Clone(e.open.Bytes())
 		e.q = NewQP(QPConfig{
-			Num: ib.QPN(0x100 + i), Type: RC, PD: 1, Mem: e.tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e, SQDepth: 32,
+			Num: ib.QPN(0x100 + i), Type: RC, PD: 1, Mem: e.tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e, SQDepth: pairDepth,
 			Counters: &e.counts, Window: window,
 			Event: func(ev Event) {
 				if ev != EventCommEst {
@@ -128,6 +128,7 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 			}
 		}
 	}
+	p.fate = p.random(0, 0, 0)
 	return p
 }
 
@@ -154,55 +155,59 @@ func (e *pairEnd) postRecv() {
 	e.recvs++
 }
 
-// postSend posts a random request; it reports false when the queue is full.
-func (e *pairEnd) postSend() bool {
+// postRandom posts a random request; it reports false when the queue is full.
+func (e *pairEnd) postRandom() bool {
 	if e.sq.produced-e.sq.consumed == uint32(len(e.sq.wqe)) {
 		return false
 	}
 	rng := e.p.rng
-	o := &pairOp{op: []WROpcode{WRSend, WRSendWithImm, WRWrite, WRWriteWithImm, WRRead}[rng.IntN(5)], imm: rng.Uint32()}
+	op := []WROpcode{WRSend, WRSendWithImm, WRWrite, WRWriteWithImm, WRRead}[rng.IntN(5)]
 	n := rng.IntN(e.maxSize + 1)
 	if rng.IntN(4) == 0 {
 		n = []int{0, 1, e.maxSize / 3, e.maxSize}[rng.IntN(4)]
 	}
-	slot := int(e.next % 64)
-	o.off, o.roff = slot*pairBuf/64, slot*pairBuf/64
-	n = min(n, pairBuf/64)
-	w := SendWQE{ID: e.next, Opcode: o.op, Imm: o.imm, RKey: e.peer().open.Key(), RemoteAddr: pairIOVA + uint64(o.roff)}
-	if o.unsignal = rng.IntN(3) == 0; !o.unsignal {
-		w.Flags |= Signaled
+	flags := SendFlags(0)
+	if rng.IntN(3) != 0 {
+		flags |= Signaled
 	}
 	if rng.IntN(6) == 0 {
-		w.Flags |= Fence
+		flags |= Fence
 	}
-	if o.solicited = rng.IntN(2) == 0; o.solicited {
-		w.Flags |= Solicited
+	if rng.IntN(2) == 0 {
+		flags |= Solicited
 	}
+	e.post(op, n, flags)
+	return true
+}
+
+// post posts a request. READs read the upper half of the peer's memory, which
+// nobody writes; WRITEs have places of their own in the lower half.
+func (e *pairEnd) post(op WROpcode, n int, flags SendFlags) {
+	rng := e.p.rng
+	slot, half := int(e.next%(2*pairDepth)), 2*pairDepth*e.maxSize
+	o := &pairOp{op: op, imm: rng.Uint32(), off: slot * e.maxSize, unsignal: flags&Signaled == 0, solicited: flags&Solicited != 0}
 	sge := mem.SGE{Addr: pairIOVA + uint64(o.off), Length: uint32(n), LKey: e.source.Key()}
-	if o.op == WRRead {
-		// The peer's half of its open memory is never written.
-		w.RemoteAddr = pairIOVA + uint64(pairBuf/2+rng.IntN(pairBuf/2-n+1))
-		o.data = e.peer().open0[w.RemoteAddr-pairIOVA:][:n]
+	if op == WRRead {
+		o.roff = half + rng.IntN(half-n+1)
+		o.data = e.peer().open0[o.roff:][:n]
 		sge.LKey = e.sink.Key()
 	} else {
-		w.RemoteAddr = pairIOVA + uint64(slot*pairBuf/2/64)
-		o.roff = int(w.RemoteAddr - pairIOVA)
-		n = min(n, pairBuf/2/64)
-		sge.Length = uint32(n)
+		o.roff = slot * e.maxSize
 		src := e.source.Bytes()[o.off:][:n]
 		e.p.bytes.Read(src)
 		o.data = slices.Clone(src)
 	}
 	e.issued[e.next] = o
 	e.order = append(e.order, e.next)
-	if o.op != WRRead && o.op != WRWrite {
+	if op != WRRead && op != WRWrite {
 		p := e.peer()
 		p.inbox = append(p.inbox, o)
 	}
+	e.sq.post(SendWQE{
+		ID: e.next, Opcode: op, Flags: flags, Imm: o.imm, RKey: e.peer().open.Key(), RemoteAddr: pairIOVA + uint64(o.roff),
+	}, []mem.SGE{sge}, nil)
 	e.next++
-	e.sq.post(w, []mem.SGE{sge}, nil)
 	e.q.Kick(e.p.now)
-	return true
 }
 
 // Push makes the end its completion queues, and checks what completes.
@@ -282,23 +287,37 @@ func (e *pairEnd) transmit() {
 
 // carry takes a packet into the network.
 func (p *pair) carry(to int, b []byte) {
+	delays := p.fate(p.sent)
 	p.sent++
-	if p.rng.Float64() < p.loss {
+	if len(delays) == 0 {
 		p.trace("%v to %d LOST %s", p.now, to, pairShow(b))
-		return
 	}
-	for {
-		at := p.now + pairLatency
-		if p.rng.Float64() < p.reorder {
-			at += time.Duration(p.rng.IntN(20)) * time.Microsecond
-		}
+	for _, d := range delays {
+		at := p.now + d
 		i := len(p.air)
 		for i > 0 && p.air[i-1].at > at {
 			i--
 		}
 		p.air = slices.Insert(p.air, i, pairPacket{at, to, b})
-		if p.rng.Float64() >= p.duplicate {
-			return
+	}
+}
+
+// random returns a fate that loses, repeats and delays packets with the given
+// probabilities.
+func (p *pair) random(loss, duplicate, reorder float64) func(int) []time.Duration {
+	return func(int) (delays []time.Duration) {
+		if p.rng.Float64() < loss {
+			return nil
+		}
+		for {
+			d := pairLatency
+			if p.rng.Float64() < reorder {
+				d += time.Duration(p.rng.IntN(20)) * time.Microsecond
+			}
+			delays = append(delays, d)
+			if p.rng.Float64() >= duplicate {
+				return delays
+			}
 		}
 	}
 }
@@ -317,7 +336,7 @@ func (p *pair) run(limit time.Duration) {
 				e.postRecv()
 				e.q.Kick(p.now)
 			}
-			for e.left > 0 && p.rng.IntN(4) != 0 && e.postSend() {
+			for e.left > 0 && p.rng.IntN(4) != 0 && e.postRandom() {
 				e.left--
 			}
 			e.transmit()
@@ -387,7 +406,7 @@ func TestPairRandom(t *testing.T) {
 			mtu := ib.MTU256 + ib.MTU(seed%5)
 			t.Run(fmt.Sprintf("loss %v duplicate %v reorder %v seed %d", f.loss, f.duplicate, f.reorder, seed), func(t *testing.T) {
 				p := newPair(t, seed<<8|uint64(i), mtu, []int{0, 2000, 20000}[seed%3])
-				p.loss, p.duplicate, p.reorder = f.loss, f.duplicate, f.reorder
+				p.fate = p.random(f.loss, f.duplicate, f.reorder)
 				if os.Getenv("PAIR_TRACE") != "" {
 					p.trace = t.Logf
 				}
@@ -402,6 +421,65 @@ func TestPairRandom(t *testing.T) {
 							t.Errorf("end %d: %d retries without a loss", e.side, n)
 						}
 					}
+				}
+			})
+		}
+	}
+}
+
+// Each single packet of an exchange, in either direction, lost, repeated at once
+// or late, or overtaken: all requests complete all the same, and so they do with
+// any two packets lost (IBTA 9.7, 9.9.2). One exchange has all kinds of request
+// packets and responses; with the small window the READs come in parts.
+func TestPairEveryFault(t *testing.T) {
+	exchange := func(t *testing.T, window int, fate func(n int) []time.Duration) *pair {
+		p := newPair(t, 7, ib.MTU256, window)
+		if fate != nil {
+			p.fate = fate
+		}
+		for _, e := range p.end {
+			for range 8 {
+				e.postRecv()
+			}
+			e.post(WRWrite, 600, Signaled)
+			e.post(WRRead, 700, Signaled)
+			e.post(WRSend, 300, 0)
+			e.post(WRRead, 100, Signaled)
+			e.post(WRWriteWithImm, 0, Signaled|Fence)
+			e.post(WRSendWithImm, 256, Signaled)
+		}
+		p.run(time.Second)
+		p.finish()
+		return p
+	}
+	const late = 40 * time.Microsecond
+	fates := map[string][]time.Duration{
+		"lost": nil, "twice": {pairLatency, pairLatency}, "again late": {pairLatency, late},
+		"again very late": {pairLatency, time.Millisecond}, "overtaken": {pairLatency + 1}, "late": {late},
+	}
+	for _, window := range []int{0, 700} {
+		count := exchange(t, window, nil).sent
+		for name, delays := range fates {
+			for n := range count {
+				t.Run(fmt.Sprintf("window %d packet %d %s", window, n, name), func(t *testing.T) {
+					exchange(t, window, func(i int) []time.Duration {
+						if i == n {
+							return delays
+						}
+						return []time.Duration{pairLatency}
+					})
+				})
+			}
+		}
+		for n := range count {
+			t.Run(fmt.Sprintf("window %d packets %d and each other lost", window, n), func(t *testing.T) {
+				for m := n + 1; m < count+5; m++ {
+					exchange(t, window, func(i int) []time.Duration {
+						if i == n || i == m {
+							return nil
+						}
+						return []time.Duration{pairLatency}
+					})
 				}
 			})
 		}
