@@ -1,0 +1,21 @@
+// Package transport is the InfiniBand transport as pure state machines: a queue
+// pair gets packets, requests and the time, and hands back packets, completions
+// and the time at which it wants to be called next. It opens no socket, reads no
+// clock, takes no lock and starts no goroutine; package roce does all that.
+//
+// A [QP] consists of a requester (requester.go makes packets of send requests,
+// completer.go completes them, window.go bounds what is in flight) and a
+// responder (responder.go takes requests, acknowledge.go and resources.go answer
+// them). modify.go has the states and their rules.
+//
+// # Concurrency
+//
+// The methods of a QP are called by the owner of its engine, one at a time; only
+// [Counters] may be read by anybody. [SQ], [RQ], [CQ] and [Outbox] are what the
+// owner implements.
+//
+// # Errors
+//
+// Only Modify returns errors. What is wrong with a packet is counted (see
+// [Counter]); what is wrong with a request is the status of its completion.
+package transport

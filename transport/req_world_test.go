@@ -1,0 +1,429 @@
+package transport
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/mem"
+)
+
+// reqWorld is one queue pair as requester, with its memory and queues, driven by
+// scripts that read like a conversation. Blocks of input lines are followed by
+// all that comes of them:
+//
+//	set retry=1 window=4096       before anything else: attributes, see set
+//	post 1 SEND 300 se fence      a request: id, operation, bytes, options
+//	< ACK 1                       a packet in: ACK, NAK, RNR, RFIRST RMID RLAST RONLY
+//	at 10ms                       the clock, and Expire
+//	room 2 | dereg src | modify sqd notify | kick
+//	> SEND_FIRST 0 256 ack        a packet out
+//	wc 1 SEND ok                  a completion
+//	event send queue drained
+//	state ERR, deadline 5ms, count NAME N, freed N, window N    what holds now, where it matters
+//
+// PSNs are relative to the first. A block must name every packet, completion and
+// event that it brings, in order of their kind.
+type reqWorld struct {
+	t    testing.TB
+	q    *QP
+	base ib.PSN
+	now  time.Duration
+	attr Attr
+	cfg  QPConfig
+
+	tab      *mem.Table
+	src, dst *mem.Region
+	sq       reqSQ
+	counts   Counters
+
+	posted  map[uint64]*reqPosted
+	nextPSN int
+	out     reqOutbox
+	wcs     []string
+	events  []string
+}
+
+// reqPosted is what the world expects of a request.
+type reqPosted struct {
+	first, packets int
+	off, length    int // in src or dst
+	op             WROpcode
+	inline         []byte
+	completed      int
+}
+
+const (
+	reqIOVA   = 0x5000_0000
+	reqRemote = 0x4000_0000
+	reqRKey   = 0x77
+	reqSlice  = 18 << 10 // memory of request id begins at id * reqSlice
+)
+
+var reqPeer = netip.MustParseAddr("192.0.2.2")
+
+// reqSQ is a send queue.
+type reqSQ struct {
+	wqe      []SendWQE
+	sge      [][]mem.SGE
+	inline   [][]byte
+	produced uint32
+	consumed uint32
+	t        testing.TB
+}
+
+func newReqSQ(t testing.TB, depth int) reqSQ {
+	return reqSQ{wqe: make([]SendWQE, depth), sge: make([][]mem.SGE, depth), inline: make([][]byte, depth), t: t}
+}
+
+func (s *reqSQ) at(i uint32) int { return int(i) & (len(s.wqe) - 1) }
+
+func (s *reqSQ) Produced() uint32 { return s.produced }
+
+func (s *reqSQ) Entry(i uint32) *SendWQE {
+	if i-s.consumed >= s.produced-s.consumed {
+		s.t.Fatalf("entry %d is read outside [%d, %d)", i, s.consumed, s.produced)
+	}
+	return &s.wqe[s.at(i)]
+}
+
+func (s *reqSQ) SGEs(i uint32) []mem.SGE { return s.sge[s.at(i)] }
+func (s *reqSQ) Inline(i uint32) []byte  { return s.inline[s.at(i)] }
+
+func (s *reqSQ) Consume(upTo uint32) {
+	if upTo-s.consumed > s.produced-s.consumed {
+		s.t.Fatalf("consume %d is outside [%d, %d]", upTo, s.consumed, s.produced)
+	}
+	s.consumed = upTo
+}
+
+func (s *reqSQ) post(e SendWQE, sge []mem.SGE, inline []byte) bool {
+	if s.produced-s.consumed == uint32(len(s.wqe)) {
+		return false
+	}
+	i := s.at(s.produced)
+	e.NumSGE, e.InlineLen = uint16(len(sge)), uint32(len(inline))
+	s.wqe[i], s.sge[i], s.inline[i] = e, sge, inline
+	s.produced++
+	return true
+}
+
+// reqOutbox keeps what is committed, up to room packets.
+type reqOutbox struct {
+	open []byte
+	sent [][]byte
+	room int // -1: no limit
+	path Path
+}
+
+func (o *reqOutbox) Packet(p *Path, n int) []byte {
+	if o.room == 0 {
+		o.open = nil
+		return nil
+	}
+	o.path = *p
+	o.open = bytes.Repeat([]byte{0xa5}, n)
+	return o.open
+}
+
+func (o *reqOutbox) Commit() {
+	o.sent = append(o.sent, o.open)
+	o.open = nil
+	if o.room > 0 {
+		o.room--
+	}
+}
+
+// reqEmptyRQ is a receive queue without requests.
+type reqEmptyRQ struct{}
+
+func (reqEmptyRQ) Pop(*RecvWQE) bool { return false }
+
+// reqPattern is what the memory of sends holds.
+var reqPattern = func() []byte {
+	b := make([]byte, 24*reqSlice)
+	rand.NewChaCha8([32]byte{3}).Read(b)
+	return b
+}()
+
+func newReqWorld(t testing.TB, base ib.PSN) *reqWorld {
+	w := &reqWorld{
+		t: t, base: base, tab: mem.NewTable(rand.NewChaCha8([32]byte{2})),
+		posted: map[uint64]*reqPosted{}, out: reqOutbox{room: -1},
+		attr: Attr{
+			PathMTU: ib.MTU256, DestQPN: 0x222222, SQPSN: base, RQPSN: 7, MaxRdAtomic: 2, MaxDestRdAtomic: 1,
+			Timeout: 12, RetryCnt: 2, RNRRetry: 2, MinRNRTimer: 1, PortNum: 1,
+			AV: AddressVector{DGID: ib.GIDFromAddr(reqPeer), TrafficClass: 0x68},
+		},
+	}
+	var err error
+	w.src, err = w.tab.Register(bytes.Clone(reqPattern), 1, mem.LocalWrite, reqIOVA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.dst, err = w.tab.Register(make([]byte, len(reqPattern)), 1, mem.LocalWrite, reqIOVA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cfg = QPConfig{
+		Num: 0x111111, Type: RC, PD: 1, Mem: w.tab, SQ: &w.sq, RQ: reqEmptyRQ{}, SendCQ: w, RecvCQ: w, SQDepth: 64,
+		Counters: &w.counts, Event: func(e Event) { w.events = append(w.events, e.String()) },
+	}
+	return w
+}
+
+// connect makes the queue pair and takes it to RTS by the rules of Modify.
+func (w *reqWorld) connect() {
+	w.t.Helper()
+	w.sq = newReqSQ(w.t, int(w.cfg.SQDepth))
+	w.q = NewQP(w.cfg)
+	for _, s := range []struct {
+		to   State
+		mask AttrMask
+	}{{Init, initMask}, {RTR, rtrRCMask}, {RTS, rtsRCMask}} {
+		a := w.attr
+		a.State = s.to
+		if err := w.q.Modify(w.now, &a, s.mask|MaskState); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// Push makes the world its completion queues.
+func (w *reqWorld) Push(wc *WC) {
+	if wc.QPN != w.cfg.Num {
+		w.t.Errorf("completion of QP %v", wc.QPN)
+	}
+	p := w.posted[wc.ID]
+	if p == nil {
+		w.t.Fatalf("completion of request %d, which was never posted", wc.ID)
+	}
+	if p.completed++; p.completed > 1 {
+		w.t.Fatalf("request %d completes twice", wc.ID)
+	}
+	if wc.Status != WCSuccess {
+		w.wcs = append(w.wcs, fmt.Sprintf("wc %d %v", wc.ID, wc.Status))
+		return
+	}
+	s := fmt.Sprintf("wc %d %v", wc.ID, strings.TrimPrefix(wc.Opcode.String(), "RDMA_"))
+	if wc.Opcode == WCRead {
+		s += fmt.Sprintf(" %d", wc.ByteLen)
+		w.checkLanding(p)
+	}
+	w.wcs = append(w.wcs, s+" ok")
+}
+
+// readByte is byte i of the payload of the READ response with a PSN.
+func readByte(psn, i int) byte { return byte(psn*31 + i*5 + 1) }
+
+func (w *reqWorld) checkLanding(p *reqPosted) {
+	mtu := w.attr.PathMTU.Bytes()
+	for i, b := range w.dst.Bytes()[p.off:][:p.length] {
+		if want := readByte(p.first+i/mtu, i%mtu); b != want {
+			w.t.Fatalf("READ of PSN %d: byte %d is %#x, want %#x", p.first, i, b, want)
+		}
+	}
+}
+
+var reqOps = map[string]WROpcode{
+	"SEND": WRSend, "SENDI": WRSendWithImm, "WRITE": WRWrite, "WRITEI": WRWriteWithImm, "READ": WRRead,
+	"ATOMIC": WRAtomicFetAdd,
+}
+
+// post: id op length [uns] [fence] [se] [inline] [imm=N] [sges=N] [key=N]
+func (w *reqWorld) post(f []string) {
+	id, _ := strconv.Atoi(f[0])
+	n, err := strconv.Atoi(f[2])
+	op, ok := reqOps[f[1]]
+	if err != nil || !ok {
+		w.t.Fatalf("bad post %v", f)
+	}
+	mtu := w.attr.PathMTU.Bytes()
+	p := &reqPosted{first: w.nextPSN, packets: max(1, (n+mtu-1)/mtu), off: id * reqSlice, length: n, op: op}
+	e := SendWQE{ID: uint64(id), Opcode: op, Flags: Signaled, RemoteAddr: reqRemote, RKey: reqRKey}
+	reg := w.src
+	if op == WRRead {
+		reg = w.dst
+	}
+	key, sges := reg.Key(), 1
+	for _, o := range f[3:] {
+		name, val, _ := strings.Cut(o, "=")
+		v, _ := strconv.Atoi(val)
+		switch name {
+		case "uns":
+			e.Flags &^= Signaled
+		case "fence":
+			e.Flags |= Fence
+		case "se":
+			e.Flags |= Solicited
+		case "inline":
+			e.Flags |= Inline
+			p.inline = bytes.Repeat([]byte{0x42}, n)
+		case "imm":
+			e.Imm = uint32(v)
+		case "sges":
+			sges = v
+		case "key":
+			key = uint32(v)
+		case "va":
+			e.RemoteAddr += uint64(v)
+		default:
+			w.t.Fatalf("bad option %q", o)
+		}
+	}
+	var list []mem.SGE
+	for i, at := 0, p.off; n > 0 && p.inline == nil && i < sges; i++ {
+		l := n / sges
+		if i == sges-1 {
+			l = p.off + n - at
+		}
+		list = append(list, mem.SGE{Addr: reg.Addr() + uint64(at), Length: uint32(l), LKey: key})
+		at += l
+	}
+	if w.posted[e.ID] != nil {
+		w.t.Fatalf("id %d twice", id)
+	}
+	w.posted[e.ID] = p
+	w.nextPSN += p.packets
+	if !w.sq.post(e, list, p.inline) {
+		w.t.Fatalf("send queue is full at %d", id)
+	}
+	w.q.Kick(w.now)
+}
+
+// show names a packet that went out and checks what is the same in all.
+func (w *reqWorld) show(b []byte) string {
+	p, bad := ib.Parse(b)
+	if bad != ib.OK {
+		w.t.Fatalf("malformed packet: %v: %x", bad, b)
+	}
+	info := p.Info()
+	psn := p.PSN().Sub(w.base)
+	if psn < 0 {
+		psn += 1 << 24
+	}
+	s := strings.TrimPrefix(strings.TrimPrefix(info.Name, "RC_"), "RDMA_")
+	s = strings.Replace(s, "_WITH_IMMEDIATE", "_IMM", 1)
+	s = strings.TrimSuffix(s, "_REQUEST")
+	s = fmt.Sprintf("> %s %d", s, psn)
+	if info.Op != ib.KindReadRequest {
+		s += fmt.Sprintf(" %d", len(p.Payload()))
+	}
+	if info.RETH {
+		h := p.RETH()
+		s += fmt.Sprintf(" va=%d len=%d", h.VA-reqRemote, h.Length)
+		if h.RKey != reqRKey {
+			s += " wrong rkey"
+		}
+	}
+	if info.Imm {
+		s += fmt.Sprintf(" imm=%d", p.Imm())
+	}
+	if p.AckReq() {
+		s += " ack"
+	}
+	if p.Solicited() {
+		s += " se"
+	}
+	if p.DestQP() != w.attr.DestQPN || p.PKey() != ib.DefaultPKey || !p.MigReq() || p.BECN() || p.FECN() {
+		s += " wrong header"
+	}
+	if w.out.path != (Path{Dst: reqPeer, TOS: 0x68}) {
+		s += fmt.Sprintf(" wrong path %v", w.out.path)
+	}
+	for i := range int(p.Pad()) {
+		if b[len(b)-ib.ICRCSize-1-i] != 0 {
+			s += " pad not zero"
+		}
+	}
+	w.checkPayload(psn, p.Payload())
+	return s
+}
+
+func (w *reqWorld) checkPayload(psn int, data []byte) {
+	for id, p := range w.posted {
+		if psn < p.first || psn >= p.first+p.packets || p.op == WRRead {
+			continue
+		}
+		off := (psn - p.first) * w.attr.PathMTU.Bytes()
+		want := w.src.Bytes()[p.off:][:p.length]
+		if p.inline != nil {
+			want = p.inline
+		}
+		if !bytes.Equal(data, want[off:][:len(data)]) {
+			w.t.Errorf("payload of request %d at %d is wrong", id, off)
+		}
+	}
+}
+
+// packet makes a response: KIND psn [detail].
+func (w *reqWorld) packet(f []string) *Inbound {
+	psn, err := strconv.Atoi(f[1])
+	if err != nil {
+		w.t.Fatalf("bad packet %v", f)
+	}
+	h := ib.BTH{PKey: ib.DefaultPKey, DestQP: w.cfg.Num, PSN: w.base.Add(psn)}
+	syn, n, aeth := ib.AckSyndrome(ib.CreditsInvalid), 0, true
+	num := func(i int) int {
+		v, err := strconv.Atoi(f[i])
+		if err != nil {
+			w.t.Fatalf("bad packet %v", f)
+		}
+		return v
+	}
+	switch f[0] {
+	case "ACK":
+		h.Opcode = ib.OpRCAck
+		if len(f) > 2 {
+			syn = ib.AckSyndrome(uint8(num(2)))
+		}
+	case "NAK":
+		h.Opcode = ib.OpRCAck
+		codes := map[string]ib.NAKCode{
+			"seq": ib.NAKSequence, "inv": ib.NAKInvalidRequest, "acc": ib.NAKRemoteAccess, "op": ib.NAKRemoteOperational,
+			"rd": ib.NAKInvalidRD, "9": 9,
+		}
+		syn = ib.NAKSyndrome(codes[f[2]])
+	case "RNR":
+		h.Opcode = ib.OpRCAck
+		syn = ib.RNRSyndrome(ib.RNRTimer(num(2)))
+	case "RESERVED":
+		h.Opcode = ib.OpRCAck
+		syn = 0x40
+	case "ATOMICACK":
+		h.Opcode = ib.OpRCAtomicAck
+	case "RFIRST", "RLAST", "RONLY", "RMID", "RNAK":
+		h.Opcode = map[string]ib.Opcode{
+			"RFIRST": ib.OpRCReadResponseFirst, "RMID": ib.OpRCReadResponseMiddle,
+			"RLAST": ib.OpRCReadResponseLast, "RONLY": ib.OpRCReadResponseOnly, "RNAK": ib.OpRCReadResponseOnly,
+		}[f[0]]
+		n = num(2)
+		aeth = f[0] != "RMID"
+		if f[0] == "RNAK" {
+			syn = ib.NAKSyndrome(ib.NAKRemoteAccess)
+		}
+	default:
+		w.t.Fatalf("bad packet %v", f)
+	}
+	h.Pad = uint8(-n & 3)
+	info := h.Opcode.Info()
+	b := make([]byte, info.HeaderLen+n+int(h.Pad)+ib.ICRCSize)
+	h.Put(b)
+	if aeth {
+		ib.AETH{Syndrome: syn, MSN: 0x123456}.Put(b[ib.BTHSize:])
+	}
+	for i := range n {
+		b[info.HeaderLen+i] = readByte(psn, i)
+	}
+	p, bad := ib.Parse(b)
+	if bad != ib.OK {
+		w.t.Fatalf("%v makes a malformed packet: %v", f, bad)
+	}
+	return &Inbound{Packet: p, Src: reqPeer}
+}
