@@ -73,3 +73,11 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+func TestKernelVersionsCompareByNumber(t *testing.T) {
+	for release, want := range map[string]bool{"6.1.0-50-amd64": false, "6.12.117+deb13-amd64": false, "6.13-rc1": true, "7.2.13+deb14-amd64": true} {
+		if got := newerThan(release, 6, 12); got != want {
+			t.Errorf("%s newer than 6.12: got %v", release, got)
+		}
+	}
+}

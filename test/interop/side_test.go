@@ -22,6 +22,7 @@ type program interface {
 // side is one end of a case: where its programs run and what they are called there.
 type side struct {
 	name         string
+	rxe          bool // rdma-core on a kernel's rxe, not this stack
 	addr4, addr6 string
 	start        func(argv ...string) (program, error)
 	pingpong     func(p pingpongCase, port int, server string) ([]string, error) // server "" for the server itself
@@ -53,7 +54,7 @@ func (p guestProgram) WaitPort(port int, timeout time.Duration) error {
 
 // guestSide runs programs of rdma-core in a guest.
 func guestSide(ctx context.Context, name string, g *lab.Guest) *side {
-	s := &side{name: name, addr4: g.Addr4(), addr6: g.Addr6()}
+	s := &side{name: name, rxe: true, addr4: g.Addr4(), addr6: g.Addr6()}
 	s.start = func(argv ...string) (program, error) {
 		r, err := g.Start(nil, argv...)
 		if err != nil {
