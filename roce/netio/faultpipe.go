@@ -18,6 +18,7 @@ type pipe struct {
 	script []scripted
 	rng    *rand.Rand
 	c      *counters
+	limit  int // of packets held
 
 	out    []packet // ready, in order, from head on
 	head   int
@@ -52,6 +53,7 @@ type scripted struct {
 func (p *pipe) init(seed, stream uint64, c *counters) {
 	p.rng = rand.New(rand.NewPCG(seed, stream))
 	p.c = c
+	p.limit = heldMax
 }
 
 // fate is what happens to one packet.
@@ -81,7 +83,7 @@ func (p *pipe) push(now time.Duration, k packet) {
 		copies = 2
 		p.c.add(FaultDuplicate, 1)
 	}
-	if (f.reorder || f.delay > 0) && len(p.behind)+len(p.late)+copies > heldMax {
+	if (f.reorder || f.delay > 0) && len(p.behind)+len(p.late)+copies > p.limit {
 		p.c.add(FaultOverflow, copies)
 		p.recycle(k)
 		return

@@ -96,6 +96,8 @@ type Faulty struct {
 	in     []Received // scratch of Recv
 	lent   []packet   // handed out by the last Recv
 	retry  time.Duration
+
+	inner, name string // of the wrapped backend, and ours
 }
 
 const (
@@ -145,7 +147,12 @@ func (f *Faults) any() bool {
 // Caps returns those of the wrapped backend.
 func (f *Faulty) Caps() Caps {
 	c := f.b.Caps()
-	c.Name += " faults"
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.Name != f.inner {
+		f.inner, f.name = c.Name, c.Name+" faults"
+	}
+	c.Name = f.name
 	return c
 }
 

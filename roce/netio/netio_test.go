@@ -7,7 +7,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,43 +74,47 @@ func open(t *testing.T, f *Fabric, addr string) Backend {
 	return b
 }
 
-// udpPair opens two sockets: on 127.0.0.1 and 127.0.0.2 with the same port, or on
-// two ports of ::1.
+// udpPair opens two sockets: on two loopback addresses of this process' own with
+// the port 4791 where every such address is local, or on two ports of ::1.
 func udpPair(t *testing.T, v6 bool, cfg UDPConfig) pair {
 	t.Helper()
-	addrs := []string{"127.0.0.1", "127.0.0.2"}
-	if v6 {
-		addrs = []string{"::1", "::1"}
-	}
-	port := freePort(t, addrs[1])
 	var p pair
 	for i, b := range []*Backend{&p.a, &p.b} {
-		if i == 1 && v6 {
-			port = freePort(t, addrs[1])
-		}
-		cfg.Addr = netip.AddrPortFrom(netip.MustParseAddr(addrs[i]), port)
-		var err error
-		if *b, err = ListenUDP(cfg); err != nil {
-			t.Fatal(err)
+		for try := 0; *b == nil; try++ {
+			cfg.Addr = ownAddr(t, i)
+			if v6 {
+				cfg.Addr = freePort(t, "::1")
+			}
+			var err error
+			// A free port may be taken before we have it.
+			if *b, err = ListenUDP(cfg); err != nil && (!v6 || try == 10) {
+				t.Fatal(err)
+			}
 		}
 	}
 	return closing(t, p)
 }
 
-// freePort returns a port that nobody uses, 4791 when that is one.
-func freePort(t *testing.T, addr string) uint16 {
+// ownAddr returns loopback address i of this process, so that tests that run at the
+// same time do not meet.
+func ownAddr(t *testing.T, i int) netip.AddrPort {
 	t.Helper()
-	for _, port := range []uint16{Port, 0} {
-		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), port)))
-		if err == nil {
-			defer c.Close()
-			return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-		}
-		if port == 0 {
-			t.Skipf("no UDP socket on %s: %v", addr, err)
-		}
+	if runtime.GOOS != "linux" {
+		return freePort(t, "127.0.0.1")
 	}
-	return 0
+	pid := os.Getpid()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(64 + pid>>8&63), byte(pid), byte(i + 1)}), Port)
+}
+
+// freePort returns the address with a port that nobody uses.
+func freePort(t *testing.T, addr string) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)))
+	if err != nil {
+		t.Skipf("no UDP socket on %s: %v", addr, err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
 func closing(t *testing.T, p pair) pair {
@@ -390,6 +397,8 @@ func TestWait(t *testing.T) {
 		p.b.Wake()
 		p.b.Wake()
 		wait(-1, false) // or the test hangs
+		p.b.Wake()
+		wait(Never, false)
 		send(t, p.a, newRun(p.a.LocalAddr(), p.b.LocalAddr(), 3, 64, 1))
 		wait(-1, false)
 		wait(-1, false) // it consumes nothing
@@ -461,7 +470,9 @@ func TestCloseRaces(t *testing.T) {
 				if _, err := p.b.Recv(0, dst); err != nil {
 					return
 				}
-				if _, err := p.b.Send(0, []Run{newRun(p.b.LocalAddr(), p.a.LocalAddr(), 2, 64, 1)}); err != nil && err != ErrWouldBlock {
+				runs := []Run{newRun(p.b.LocalAddr(), p.a.LocalAddr(), 2, 64, 1), newRun(p.b.LocalAddr(), p.a.LocalAddr(), 2, 64, 1)}
+				runs[1].SrcPort = 0xc111
+				if _, err := p.b.Send(0, runs); err != nil && err != ErrWouldBlock {
 					return
 				}
 			}
@@ -478,16 +489,97 @@ func TestCloseRaces(t *testing.T) {
 	})
 }
 
+// Rule: two devices may use their backends at the same time, each waiting as it
+// goes; nothing is lost while receive buffers have room.
+func TestTwoDevices(t *testing.T) {
+	eachKind(t, func(t *testing.T, p pair) {
+		const messages, window = 500, 8
+		var failed atomic.Bool
+		device := func(own, peer Backend) {
+			var dst [8]Received
+			sent, got := 0, 0
+			for !failed.Load() && (got < messages || sent < messages) {
+				if sent < messages && sent < got+window {
+					run := []Run{newRun(own.LocalAddr(), peer.LocalAddr(), 1+sent%4, 256, ib.PSN(4*sent))}
+					n, err := own.Send(0, run)
+					if err != nil && err != ErrWouldBlock {
+						t.Error(err)
+						failed.Store(true)
+					}
+					sent += n
+					continue
+				}
+				n, err := own.Recv(0, dst[:])
+				if err != nil {
+					t.Error(err)
+					failed.Store(true)
+				}
+				for i := range n {
+					for _, g := range unpack(&dst[i]) {
+						if !g.ok {
+							t.Error("a packet is damaged")
+						}
+						if psns1(g) == 4*got { // the first of message got
+							got++
+						}
+					}
+				}
+				if n == 0 {
+					start := time.Now()
+					own.Wait(5*time.Second, false)
+					if time.Since(start) > 4*time.Second {
+						t.Errorf("stuck: %d sent, %d received", sent, got)
+						failed.Store(true)
+					}
+				}
+			}
+		}
+		var both sync.WaitGroup
+		both.Go(func() { device(p.a, p.b) })
+		both.Go(func() { device(p.b, p.a) })
+		both.Wait()
+	})
+}
+
+// Rule: the addresses and the port that users take work.
+func TestWellKnownPort(t *testing.T) {
+	var p pair
+	for i, b := range []*Backend{&p.a, &p.b} {
+		var err error
+		if *b, err = ListenUDP(UDPConfig{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), 0)}); err != nil {
+			t.Skip(err) // in use, or no such address on this system
+		}
+		defer (*b).Close()
+	}
+	if p.a.LocalAddr().String() != "127.0.0.1:4791" {
+		t.Error(p.a.LocalAddr())
+	}
+	send(t, p.a, newRun(p.a.LocalAddr(), p.b.LocalAddr(), 3, 64, 77))
+	// Strangers may send to that address too.
+	for got := 0; got < 3; {
+		packets := collect(t, p.b, 1)
+		if len(packets) == 0 {
+			t.Fatalf("%d arrived", got)
+		}
+		for _, g := range packets {
+			if g.Src == p.a.LocalAddr() && g.ok {
+				got++
+			}
+		}
+	}
+}
+
 // Rule: a full receive buffer drops, and says how much.
 func TestReceiveOverflow(t *testing.T) {
 	f := NewFabric()
 	f.RecvBuffer = 64 << 10
-	cases := map[string]pair{"fabric": fabricPair(t, f, "10.0.0.1:1", "10.0.0.2:1")}
-	for _, portable := range []bool{false, true} {
-		cases[fmt.Sprintf("udp-portable=%t", portable)] = udpPair(t, false, UDPConfig{RecvBuffer: 1, Portable: portable})
-	}
-	for name, p := range cases {
+	for name, open := range map[string]func(t *testing.T) pair{
+		"fabric":   func(t *testing.T) pair { return fabricPair(t, f, "10.0.0.1:1", "10.0.0.2:1") },
+		"udp":      func(t *testing.T) pair { return udpPair(t, false, UDPConfig{RecvBuffer: 1}) },
+		"portable": func(t *testing.T) pair { return udpPair(t, false, UDPConfig{RecvBuffer: 1, Portable: true}) },
+	} {
 		t.Run(name, func(t *testing.T) {
+			p := open(t)
 			const n = 2000
 			for i := range n {
 				send(t, p.a, newRun(p.a.LocalAddr(), p.b.LocalAddr(), 1, 1024, ib.PSN(i)))
@@ -573,6 +665,8 @@ func TestAllocs(t *testing.T) {
 			p.b.Wait(time.Second, false)
 			p.b.Wait(10*time.Microsecond, false)
 			p.a.Deadline()
+			p.a.Caps()
+			p.a.Stats()
 		}
 		for range 20 { // buffers grow to their size
 			each()

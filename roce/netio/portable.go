@@ -36,10 +36,10 @@ type portable struct {
 	n      int // entries in use
 	lent   int // of these, handed out by the last Recv
 
-	// Of the sender.
-	tos   map[*net.UDPConn]uint8
-	ports map[uint16]*net.UDPConn // nil: not to be had
-	part  partialRun
+	sendMu sync.Mutex // the sender's, against Close
+	tos    map[*net.UDPConn]uint8
+	ports  map[uint16]*net.UDPConn // nil: not to be had
+	part   partialRun
 }
 
 type portableEntry struct {
@@ -205,14 +205,23 @@ func (p *portable) Close() error {
 	if closed {
 		return errClosed(p.local)
 	}
-	err := p.conn.Close()
+	err := p.conn.Close() // ends a Send and the reader
 	<-p.done
+	p.sendMu.Lock()
+	defer p.sendMu.Unlock()
+	for _, conn := range p.ports {
+		if conn != nil {
+			err = errors.Join(err, conn.Close())
+		}
+	}
 	p.w.wake()
 	return err
 }
 
 // Send sends each packet of the runs by itself, sealed for the Identification 0.
 func (p *portable) Send(_ time.Duration, runs []Run) (int, error) {
+	p.sendMu.Lock()
+	defer p.sendMu.Unlock()
 	if p.isClosed() {
 		return 0, errClosed(p.local)
 	}

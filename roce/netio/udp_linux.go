@@ -37,6 +37,7 @@ type udp struct {
 	mu       sync.Mutex
 	fd       int // -1 when closed
 	gso, gro bool
+	name     string
 	tx       sender
 	rx       receiver
 	mtu      int
@@ -62,9 +63,8 @@ func openUDP(cfg UDPConfig) (*udp, error) {
 	}
 	u.setBuffers()
 	u.gro = !cfg.NoGRO && unix.SetsockoptInt(u.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
-	if _, err := unix.GetsockoptInt(u.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT); err == nil {
-		u.gso = !cfg.NoGSO
-	}
+	_, err = unix.GetsockoptInt(u.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
+	u.setGSO(err == nil && !cfg.NoGSO)
 	if _, _, mtu, _, err := PortOf(u.local.Addr()); err == nil {
 		u.mtu = mtu
 	}
@@ -169,15 +169,23 @@ func (u *udp) Stats() (s Stats) {
 func (u *udp) Caps() Caps {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	c := Caps{MaxSegments: 1, MaxRun: maxRun, ECN: true, RecvBuffer: u.rcvbuf, MTU: u.mtu, Name: "udp " + u.local.String()}
+	c := Caps{MaxSegments: 1, MaxRun: maxRun, ECN: true, RecvBuffer: u.rcvbuf, MTU: u.mtu, Name: u.name}
 	if u.gso {
 		c.MaxSegments = gsoSegments
-		c.Name += " gso"
-	}
-	if u.gro {
-		c.Name += " gro"
 	}
 	return c
+}
+
+// setGSO switches the use of UDP_SEGMENT.
+func (u *udp) setGSO(on bool) {
+	u.gso = on
+	u.name = "udp " + u.local.String()
+	if u.gso {
+		u.name += " gso"
+	}
+	if u.gro {
+		u.name += " gro"
+	}
 }
 
 // queueRetry is how long to wait when a device queue is full: the kernel does not

@@ -355,12 +355,11 @@ func TestControlMessages(t *testing.T) {
 
 // Rule: the error of a failed bind says what is wrong and who is in the way.
 func TestListenErrors(t *testing.T) {
-	port := freePort(t, "127.0.0.1")
 	for _, portable := range []bool{false, true} {
 		open := func(a netip.AddrPort) (Backend, error) { return ListenUDP(UDPConfig{Addr: a, Portable: portable}) }
 		wantListenError(t, "not local", open, "192.0.2.99:4791", "not one of this machine's")
 		wantListenError(t, "not local", open, "[2001:db8::99]:4791", "not one of this machine's")
-		addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+		addr := ownAddr(t, 3)
 		b, err := open(addr)
 		if err != nil {
 			t.Fatal(err)
@@ -386,7 +385,7 @@ func TestPortHeldByChild(t *testing.T) {
 		return
 	}
 	for _, host := range []string{"127.0.0.1", "0.0.0.0"} {
-		port := freePort(t, "127.0.0.1")
+		port := freePort(t, "127.0.0.1").Port()
 		cmd := exec.Command(os.Args[0], "-test.run=^TestPortHeldByChild$")
 		cmd.Env = append(os.Environ(), fmt.Sprintf("NETIO_TEST_HOLD=%s:%d", host, port))
 		in, _ := cmd.StdinPipe()

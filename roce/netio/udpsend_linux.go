@@ -210,7 +210,7 @@ func (u *udp) judge(fd int, errno unix.Errno, k, tries int) verdict {
 func (u *udp) fallBack(fd int, r *Run, errno unix.Errno) verdict {
 	v, first := u.sendSingly(fd, r)
 	if errno == unix.EIO || first {
-		u.gso = false
+		u.setGSO(false)
 		u.c.add(GSOOff, 1)
 	}
 	return v
