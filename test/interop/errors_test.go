@@ -53,12 +53,8 @@ var errorCases = []errorCase{
 }
 
 func (s *session) errors(t *testing.T) {
-	families := []string{ipv4}
-	if s.mode == full {
-		families = pingpongFamilies
-	}
 	t.Run("errors", func(t *testing.T) {
-		for _, family := range families {
+		for _, family := range pingpongFamilies {
 			for _, we := range []bool{true, false} {
 				l := link{family: family, mtu: 1024, weRequest: we}
 				for _, e := range errorCases {
