@@ -10,7 +10,7 @@ import (
 // This file decides what the responder answers: ACKs, NAKs, RNR NAKs and what
 // duplicates get. All of them are opcode ACKNOWLEDGE (IBTA 9.7.5.1). They are
 // only noted while packets come in, and written once per batch by control, so
-// that one ACK stands for all packets before it (IBTA 9.7.5.1.2, coalesced
+// that one ACK stands for all packets before it (IBTA 9.7.5.1, coalesced
 // acknowledges).
 
 // wants reports what is due.
@@ -29,7 +29,7 @@ func (r *responder) wants() (w Want) {
 func (r *responder) control(_ time.Duration, out Outbox) {
 	switch {
 	case r.nakReady():
-		// A NAK acknowledges everything before it (IBTA 9.7.5.1.1).
+		// A NAK acknowledges everything before it (IBTA 9.7.5.1).
 		if r.putAck(out, r.nak.syndrome, r.nak.seq, r.nak.msn) {
 			r.nakDue, r.ackDue = false, false
 		}
@@ -44,9 +44,9 @@ func (r *responder) nakReady() bool { return r.nakDue && !r.blocked(r.nak.seq) }
 func (r *responder) ackReady() bool { return r.ackDue && !r.blocked(r.ack.seq) }
 
 // blocked reports whether an acknowledgement of seq has to wait for READ
-// responses: it would acknowledge the READ without its data (an implied NAK,
-// IBTA 9.7.5.1.? and C9-113 for a conforming requester; Linux rxe_comp.c
-// completes a READ whose own PSN it finds in an ACKNOWLEDGE).
+// responses. An ACK past a READ whose data has not come is an implied NAK of it
+// (IBTA 9.7.5.1); an ACK with its PSN even completes it without data (Linux
+// drivers/infiniband/sw/rxe/rxe_comp.c).
 func (r *responder) blocked(seq uint64) bool {
 	return r.reads.pending() && seq >= r.reads.current().first
 }
@@ -69,7 +69,7 @@ func (r *responder) noteNAK(s ib.Syndrome, seq uint64) {
 }
 
 // gap takes a packet beyond the expected one. The first gets a sequence NAK,
-// the others nothing until the expected packet has come (IBTA 9.7.5.2.? ; Linux
+// the others nothing until the expected packet has come (IBTA 9.7.5.2; Linux
 // rxe_resp.c, check_psn); after an RNR NAK not even the first, because the
 // requester is only going on with what it had queued.
 func (r *responder) gap() {
@@ -121,14 +121,14 @@ func (r *responder) ackDuplicate(seq uint64) {
 }
 
 // invalid ends the connection because the expected packet breaks the protocol
-// or asks for what the QP does not allow (IBTA 9.7.5.2.4, 9.9.3 class C).
+// or asks for what the QP does not allow (IBTA 9.7.5.2, 9.9.3 class C).
 func (r *responder) invalid(now time.Duration) {
 	r.fail(now, ib.NAKInvalidRequest, r.expected, EventQPReqErr)
 }
 
 // denied ends the connection because memory cannot be accessed at the packet
-// seq (IBTA 9.7.5.2.5). When memory that the peer may use is not there, that is
-// our failure and not its (IBTA 9.7.5.2.6).
+// seq (IBTA 9.7.5.2). When memory that the peer may use is not there, that is
+// our failure and not its (IBTA 9.7.5.2).
 func (r *responder) denied(now time.Duration, s mem.Status, seq uint64) {
 	if s == mem.Fault {
 		r.fail(now, ib.NAKRemoteOperational, seq, EventQPFatal)

@@ -9,7 +9,7 @@ import (
 )
 
 // readResource remembers one READ request, so that its responses can be written
-// piece by piece, and again when the requester asks again (IBTA 9.7.5.1.? ,
+// piece by piece, and again when the requester asks again (IBTA 9.7.5.1,
 // responder resources).
 type readResource struct {
 	first, last uint64 // sequence numbers of its responses
@@ -135,7 +135,7 @@ func (rq *readQueue) resize(n int) {
 // responder).
 func (r *responder) read(now time.Duration, in *Inbound) {
 	h := in.RETH()
-	// More READs at a time than agreed on: IBTA 9.7.5.2.4, invalid request.
+	// More READs at a time than agreed on: IBTA 9.7.5.2, invalid request.
 	if r.q.attr.Access&mem.RemoteRead == 0 || r.reads.full() || h.Length > maxMessage {
 		r.invalid(now)
 		return
@@ -157,7 +157,7 @@ func (r *responder) read(now time.Duration, in *Inbound) {
 
 // replay takes a duplicate READ request: the requester has not got the
 // responses from seq on. It must name exactly the rest of the original, and
-// does not go back behind an earlier repetition (IBTA 9.4.4, 9.7.5.1.? ; Linux
+// does not go back behind an earlier repetition (IBTA 9.4.4, 9.7.5.1; Linux
 // hw/hfi1/rc.c, rxe_resp.c); anything else, and a READ whose resource has been
 // recycled, is dropped (IBTA 9.9.3 class D). The memory is checked and read
 // anew.
@@ -237,10 +237,10 @@ func responseOpcode(res *readResource) ib.Opcode {
 
 // failRead ends the connection because the memory of a READ cannot be read any
 // more. The NAK has the PSN of the response that could not be written; the READs
-// behind it are forgotten, and so are ACKs past it.
+// behind it are forgotten, and an ACK past it never leaves: control writes the
+// NAK instead.
 func (r *responder) failRead(now time.Duration, s mem.Status, res *readResource) {
 	seq := res.next
-	r.ackDue = r.ackDue && !r.blocked(r.ack.seq)
 	r.reads.reset()
 	r.denied(now, s, seq)
 }

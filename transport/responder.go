@@ -122,7 +122,7 @@ func (r *responder) execute(now time.Duration, in *Inbound) {
 	case info.Op == ib.KindReadRequest:
 		r.read(now, in)
 	default:
-		r.invalid(now) // not supported (IBTA 9.7.5.2.4)
+		r.invalid(now) // not supported (IBTA 9.7.5.2)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // TestResponderFault lets memory that was registered vanish, as memory of a C
 // program may: the connection ends, nothing else. Our own failure is a remote
-// operational error (IBTA 9.7.5.2.6).
+// operational error (IBTA 9.7.5.2).
 func TestResponderFault(t *testing.T) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	const (

@@ -167,17 +167,17 @@ func TestResponderMessages(t *testing.T) {
 
 func TestResponderAcknowledges(t *testing.T) {
 	runTalks(t, []rspTalk{
-		{name: "without AckReq", rule: "IBTA 9.7.5.1.3: an ACK is required only if asked for", script: `
+		{name: "without AckReq", rule: "IBTA 9.7.5.1: an ACK is required only if asked for", script: `
 			! recv 10
 			> SEND_ONLY 0 4
 			> RDMA_WRITE_ONLY 1 4
 			wc RECV 1 4`},
-		{name: "coalesced", rule: "IBTA 9.7.5.1.2: one ACK stands for all before it", script: `
+		{name: "coalesced", rule: "IBTA 9.7.5.1: one ACK stands for all before it", script: `
 			> RDMA_WRITE_ONLY 0 4 ack
 			> RDMA_WRITE_ONLY 1 4 @100 ack
 			> RDMA_WRITE_ONLY 2 4 @200 ack
 			< ACK 2 msn=3`},
-		{name: "up to the last packet that asked", rule: "IBTA 9.7.5.1.3", script: `
+		{name: "up to the last packet that asked", rule: "IBTA 9.7.5.1", script: `
 			> RDMA_WRITE_ONLY 0 4 ack
 			> RDMA_WRITE_ONLY 1 4
 			< ACK 0 msn=1`},
@@ -264,7 +264,7 @@ func TestResponderAcknowledges(t *testing.T) {
 
 func TestResponderSequence(t *testing.T) {
 	runTalks(t, []rspTalk{
-		{name: "gap", rule: "IBTA 9.7.5.2.1; Linux rxe_resp.c check_psn: one sequence NAK per gap", script: `
+		{name: "gap", rule: "IBTA 9.7.5.2; Linux rxe_resp.c check_psn: one sequence NAK per gap", script: `
 			> RDMA_WRITE_ONLY 1 4 ack
 			> RDMA_WRITE_ONLY 2 4 ack
 			< NAK 0 PSN sequence error
@@ -284,7 +284,7 @@ func TestResponderSequence(t *testing.T) {
 			> RDMA_WRITE_ONLY 1 4 ack
 			> RDMA_WRITE_ONLY 0 4 ack
 			< ACK 0 msn=1`},
-		{name: "NAK stands for the ACK before it", rule: "IBTA 9.7.5.1.1: a NAK acknowledges everything before its PSN", script: `
+		{name: "NAK stands for the ACK before it", rule: "IBTA 9.7.5.1: a NAK acknowledges everything before its PSN", script: `
 			> RDMA_WRITE_ONLY 0 4 ack
 			> RDMA_WRITE_ONLY 2 4 ack
 			< NAK 1 PSN sequence error`},
@@ -385,7 +385,7 @@ func TestResponderRNR(t *testing.T) {
 		{name: "code 0", rule: "IBTA 9.7.5.2.8: 0 is 655.36 ms", attr: func(a *Attr) { a.MinRNRTimer = 0 }, script: `
 			> SEND_ONLY 0 4 ack
 			< RNR 0 655.36ms`},
-		{name: "ACK before it", rule: "IBTA 9.7.5.1.1: an RNR NAK acknowledges what is before it", script: `
+		{name: "ACK before it", rule: "IBTA 9.7.5.1: an RNR NAK acknowledges what is before it", script: `
 			> RDMA_WRITE_ONLY 0 4 ack
 			> SEND_ONLY 1 4 ack
 			< RNR 1 640µs`},
@@ -539,7 +539,7 @@ func TestResponderDuplicates(t *testing.T) {
 			! access write
 			> RDMA_READ_REQUEST 0 4 @0
 			count drop_no_resource 1`},
-		{name: "READ of memory that has gone", rule: "IBTA 9.7.5.2.5; Linux rxe_resp.c rxe_recheck_mr", script: `
+		{name: "READ of memory that has gone", rule: "IBTA 9.7.5.2; Linux rxe_resp.c rxe_recheck_mr", script: `
 			> RDMA_READ_REQUEST 0 4 @0
 			< ONLY 0 4 msn=1 @0
 			! dereg mr
@@ -570,6 +570,14 @@ func TestResponderDuplicates(t *testing.T) {
 			< ACK 0 msn=1
 			> RDMA_WRITE_ONLY 2 4
 			nothing`},
+		{name: "before an ACK that has not left", rule: "IBTA 9.7.5.1: the later ACK stands for both, the READ between was answered", script: `
+			> RDMA_WRITE_ONLY 0 4 @8
+			> RDMA_READ_REQUEST 1 4 @16
+			! data 100
+			> RDMA_WRITE_ONLY 2 4 @8 ack
+			> RDMA_WRITE_ONLY 0 4 @8
+			< ONLY 1 4 msn=2 @16
+			< ACK 2 msn=3`},
 		{name: "ACK past a READ that is answered again", rule: "IBTA 9.7.5.1, implied NAK", script: `
 			> RDMA_READ_REQUEST 0 4 @0
 			> RDMA_WRITE_ONLY 1 4 @8 ack
@@ -598,13 +606,13 @@ func TestResponderErrors(t *testing.T) {
 			state ERR`
 	)
 	talks := []rspTalk{
-		{name: "WRITE with a wrong key", rule: "IBTA 9.7.5.2.5", script: `
+		{name: "WRITE with a wrong key", rule: "IBTA 9.7.5.2", script: `
 			> RDMA_WRITE_ONLY 0 4 key=bad ack
 			< NAK 0 remote access error` + access},
-		{name: "WRITE into another protection domain", rule: "IBTA 10.2.3, 9.7.5.2.5", script: `
+		{name: "WRITE into another protection domain", rule: "IBTA 10.2.3, 9.7.5.2", script: `
 			> RDMA_WRITE_ONLY 0 4 key=pd
 			< NAK 0 remote access error` + access},
-		{name: "WRITE without the region's right", rule: "IBTA 9.7.5.2.5", script: `
+		{name: "WRITE without the region's right", rule: "IBTA 9.7.5.2", script: `
 			> RDMA_WRITE_ONLY 0 4 key=ro
 			< NAK 0 remote access error` + access},
 		{name: "WRITE past the region", rule: "IBTA 9.7.4.1.5: all of the RETH's range is checked at FIRST", script: `
@@ -617,7 +625,7 @@ func TestResponderErrors(t *testing.T) {
 		{name: "WRITE that wraps", rule: "IBTA 9.7.4.1.5: address + length must not overflow", script: `
 			> RDMA_WRITE_FIRST 0 256 len=1024 va=0xfffffffffffffff0
 			< NAK 0 remote access error` + access},
-		{name: "WRITE with immediate and a wrong key", rule: "IBTA 9.7.5.2.5, 10.3.1.7: the receive it took is flushed", script: `
+		{name: "WRITE with immediate and a wrong key", rule: "IBTA 9.7.5.2, 10.3.1.7: the receive it took is flushed", script: `
 			! recv 10
 			! recv 10
 			> RDMA_WRITE_ONLY_WITH_IMMEDIATE 0 4 key=bad imm=1
@@ -625,26 +633,26 @@ func TestResponderErrors(t *testing.T) {
 			wc RECV 1 Work Request Flushed Error
 			wc RECV 2 Work Request Flushed Error
 			count resp_cqe_flush_error 2` + access},
-		{name: "region deregistered in mid-WRITE", rule: "IBTA 9.7.5.2.5; the NAK has the PSN of the packet", script: `
+		{name: "region deregistered in mid-WRITE", rule: "IBTA 9.7.5.2; the NAK has the PSN of the packet", script: `
 			> RDMA_WRITE_FIRST 0 256 len=300
 			! dereg mr
 			> RDMA_WRITE_LAST 1 44
 			< NAK 1 remote access error
 			mem mr@0 0:256` + access},
-		{name: "READ with a wrong key", rule: "IBTA 9.7.5.2.5", script: `
+		{name: "READ with a wrong key", rule: "IBTA 9.7.5.2", script: `
 			> RDMA_READ_REQUEST 0 4 key=bad
 			< NAK 0 remote access error` + access},
-		{name: "READ without the region's right", rule: "IBTA 9.7.5.2.5", script: `
+		{name: "READ without the region's right", rule: "IBTA 9.7.5.2", script: `
 			> RDMA_READ_REQUEST 0 4 key=wo
 			< NAK 0 remote access error` + access},
 		{name: "READ past the region", rule: "IBTA 9.7.4.1.5", script: `
 			> RDMA_READ_REQUEST 0 5 key=ro @4092
 			< NAK 0 remote access error` + access},
-		{name: "READ without the QP's right", rule: "IBTA 9.7.4.1.4, 9.7.5.2.4; Linux rxe_resp.c check_op_valid", script: `
+		{name: "READ without the QP's right", rule: "IBTA 9.7.4.1.4, 9.7.5.2; Linux rxe_resp.c check_op_valid", script: `
 			! access write
 			> RDMA_READ_REQUEST 0 4
 			< NAK 0 invalid request` + invalid},
-		{name: "WRITE without the QP's right", rule: "IBTA 9.7.4.1.4, 9.7.5.2.4", script: `
+		{name: "WRITE without the QP's right", rule: "IBTA 9.7.4.1.4, 9.7.5.2", script: `
 			! access read
 			> RDMA_WRITE_ONLY 0 4
 			< NAK 0 invalid request
@@ -657,23 +665,23 @@ func TestResponderErrors(t *testing.T) {
 			! access read
 			> RDMA_WRITE_ONLY 0 0
 			< NAK 0 invalid request` + invalid},
-		{name: "READ and no resources", rule: "IBTA 9.7.5.2.4; Linux rxe_resp.c check_resource", attr: func(a *Attr) { a.MaxDestRdAtomic = 0 }, script: `
+		{name: "READ and no resources", rule: "IBTA 9.7.5.2; Linux rxe_resp.c check_resource", attr: func(a *Attr) { a.MaxDestRdAtomic = 0 }, script: `
 			> RDMA_READ_REQUEST 0 4
 			< NAK 0 invalid request` + invalid},
-		{name: "more READs than resources", rule: "IBTA 9.7.5.2.4: the requester must not exceed what was agreed", script: `
+		{name: "more READs than resources", rule: "IBTA 9.7.5.2: the requester must not exceed what was agreed", script: `
 			> RDMA_READ_REQUEST 0 4 @0
 			> RDMA_READ_REQUEST 1 4 @8
 			> RDMA_READ_REQUEST 2 4 @16
 			< ONLY 0 4 msn=1 @0
 			< ONLY 1 4 msn=2 @8
 			< NAK 2 invalid request` + invalid},
-		{name: "READ above 2^31", rule: "IBTA 9.7.5.2.4, message length limit", script: `
+		{name: "READ above 2^31", rule: "IBTA 9.7.5.2, message length limit", script: `
 			> RDMA_READ_REQUEST 0 0 len=2147483649
 			< NAK 0 invalid request` + invalid},
-		{name: "WRITE above 2^31", rule: "IBTA 9.7.5.2.4, message length limit", script: `
+		{name: "WRITE above 2^31", rule: "IBTA 9.7.5.2, message length limit", script: `
 			> RDMA_WRITE_FIRST 0 256 len=2147483649
 			< NAK 0 invalid request` + invalid},
-		{name: "READ of 2^31 out of range", rule: "IBTA 9.7.5.2.5: 2^31 itself is a legal length", script: `
+		{name: "READ of 2^31 out of range", rule: "IBTA 9.7.5.2: 2^31 itself is a legal length", script: `
 			> RDMA_READ_REQUEST 0 0 len=2147483648
 			< NAK 0 remote access error` + access},
 		{name: "WRITE longer than announced", rule: "IBTA 9.7.4.1.6: LAST must end where the RETH ends", script: `
@@ -741,7 +749,7 @@ func TestResponderErrors(t *testing.T) {
 			> SEND_ONLY 0 1 ack
 			< NAK 0 invalid request
 			wc RECV 1 local length error`},
-		{name: "receive with a bad key", rule: "IBTA 9.9.3 class A, 9.7.5.2.6: our own fault, remote operational error", script: `
+		{name: "receive with a bad key", rule: "IBTA 9.9.3 class A, 9.7.5.2: our own fault, remote operational error", script: `
 			! recvbad
 			! recv 10
 			> SEND_ONLY 0 4 ack
@@ -751,7 +759,7 @@ func TestResponderErrors(t *testing.T) {
 			count resp_remote_op_errors 1
 			count resp_cqe_error 1
 			state ERR`},
-		{name: "receive buffer deregistered in mid-SEND", rule: "IBTA 9.9.3 class A, 9.7.5.2.6", script: `
+		{name: "receive buffer deregistered in mid-SEND", rule: "IBTA 9.9.3 class A, 9.7.5.2", script: `
 			! recv 300
 			> SEND_FIRST 0 256
 			! dereg rb
@@ -759,7 +767,7 @@ func TestResponderErrors(t *testing.T) {
 			< NAK 1 remote operational error
 			wc RECV 1 local protection error
 			state ERR`},
-		{name: "region deregistered in mid-READ", rule: "IBTA 9.7.5.2.5: the NAK has the PSN of the response that is missing", script: `
+		{name: "region deregistered in mid-READ", rule: "IBTA 9.7.5.2: the NAK has the PSN of the response that is missing", script: `
 			> RDMA_READ_REQUEST 0 1000 @0
 			> RDMA_READ_REQUEST 4 4 @0
 			> RDMA_WRITE_ONLY 5 4 key=wo ack
@@ -816,7 +824,7 @@ func TestResponderErrors(t *testing.T) {
 	follow(" in a SEND", "> SEND_FIRST 0 256", flushed, starts, writes)
 	follow(" in a WRITE", "> RDMA_WRITE_FIRST 0 256 len=1000", flushed, starts, sends)
 	follow(" after an ONLY", "> RDMA_WRITE_ONLY 0 4", flushed, sends, writes)
-	// IBTA 9.7.5.2.4: what this responder does not do.
+	// IBTA 9.7.5.2: what this responder does not do.
 	follow(", not supported", "", flushed, []string{"SEND_ONLY_WITH_INVALIDATE", "COMPARE_SWAP", "FETCH_ADD", "FLUSH", "ATOMIC_WRITE"})
 	follow(", not supported, in a SEND", "> SEND_FIRST 0 256", flushed, []string{"SEND_LAST_WITH_INVALIDATE"})
 	// IBTA 9.7.4.1.6, Linux rxe_resp.c check_length: payload by position.
