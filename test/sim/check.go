@@ -38,6 +38,8 @@ func (n *node) complete(wc *roce.WC) {
 	switch {
 	case s == nil:
 		w.fail("node %d: completion of an unknown queue pair: %+v", n.i, *wc)
+	case wc.Status != roce.WCSuccess && s.doomed:
+		s.failed(wc)
 	case wc.Status != roce.WCSuccess:
 		w.fail("%v: request %#x: status %v", s, wc.ID, wc.Status)
 	case wc.ID&recvID != 0:
@@ -56,6 +58,9 @@ var opcodes = map[roce.WROpcode]roce.WCOpcode{
 // it have completed as well.
 func (s *side) sendCompleted(wc *roce.WC) {
 	w := s.w
+	if s.broken {
+		w.fail("%v: %#x succeeded after an error", s, wc.ID)
+	}
 	for s.completed < s.posted {
 		r := s.ops[s.completed]
 		last := r.id == wc.ID
@@ -87,6 +92,7 @@ func (s *side) finished(r *request) {
 		s.w.fail("%v: %v: byte %d of the local buffer is wrong", s, r, at)
 	}
 	r.local.release() // scribbled over at once
+	r.local = nil
 	switch {
 	case r.writes():
 		s.arrived(r)
@@ -96,6 +102,7 @@ func (s *side) finished(r *request) {
 			s.w.fail("%v: %v: byte %d of its source has changed", s, r, at)
 		}
 		r.remote.release()
+		r.held = false
 	}
 }
 
@@ -117,6 +124,7 @@ func (s *side) freeRemote(r *request) {
 			s.w.fail("%v: %v: byte %d was changed later", s, r, at)
 		}
 		r.remote.release()
+		r.held = false
 	}
 }
 
@@ -130,6 +138,9 @@ func (s *side) receiveCompleted(wc *roce.WC) {
 	if wc.ID != r.id|recvID {
 		s.w.fail("%v: receive %#x completed, but next is that of %v", s, wc.ID, r)
 		return
+	}
+	if s.recvBroken {
+		s.w.fail("%v: receive %#x succeeded after an error", s, wc.ID)
 	}
 	s.recvDone++
 	r.received = true
@@ -149,10 +160,7 @@ func (s *side) receiveCompleted(wc *roce.WC) {
 	if at := r.recv.holds(r.key, n); at >= 0 {
 		s.w.fail("%v: %v: byte %d of the receive buffer is wrong", s, r, at)
 	}
-	for _, p := range r.recv {
-		s.held -= p.n
-	}
-	r.recv.release()
+	s.freeReceive(r)
 	// IBTA 10.8.3.3: what was posted before it has been executed, READs apart.
 	for i := s.peer.completed; i <= r.index(); i++ {
 		if before := s.peer.ops[i]; before.writes() {
@@ -162,4 +170,13 @@ func (s *side) receiveCompleted(wc *roce.WC) {
 	if r.writes() {
 		s.peer.freeRemote(r)
 	}
+}
+
+// freeReceive gives the buffer of a receive request back.
+func (s *side) freeReceive(r *request) {
+	for _, p := range r.recv {
+		s.held -= p.n
+	}
+	r.recv.release()
+	r.recv = nil
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func TestSeedReplays(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if a != b {
+		if !reflect.DeepEqual(a, b) {
 			t.Errorf("seed %d: two runs differ:\n%+v\n%+v", seed, a, b)
 		}
 		cfg := Scenario(seed)
@@ -51,7 +52,7 @@ func TestFailureReplays(t *testing.T) {
 		t.Errorf("the error does not name the seed: %v", err)
 	}
 	b, again := run()
-	if again == nil || again.Error() != err.Error() || a != b {
+	if again == nil || again.Error() != err.Error() || !reflect.DeepEqual(a, b) {
 		t.Errorf("not the same failure again:\n%v\n%v", err, again)
 	}
 }

@@ -21,6 +21,10 @@ type Config struct {
 	Window   int // see roce.Config
 	Fabric   int // receive buffer of each node in bytes, 0 for the default
 	Faults   netio.Faults
+	Block    float64 // share of sends that find the socket full
+	Drain    bool    // programs drain their send queue (SQD) now and then
+	Lives    int     // so many connections, one after the other, in each place
+	Failure  Failure // of the first connection
 
 	hooks hooks
 }
@@ -53,6 +57,11 @@ func Scenario(seed uint64) Config {
 		c.Faults.Delay = time.Duration(rng.IntN(100)) * time.Microsecond
 		c.Faults.Jitter = time.Duration(rng.IntN(50)) * time.Microsecond
 	}
+	if rng.IntN(3) == 0 {
+		c.Block = 0.1
+	}
+	c.Drain = rng.IntN(3) == 0
+	c.Lives = 1 + rng.IntN(2)
 	if rng.IntN(12) == 0 { // few, but long messages
 		c.MaxSize, c.Arena = 1<<20, 8<<20
 		c.Requests = 3

@@ -21,6 +21,7 @@ type request struct {
 
 	local    scatter // payload, or where a READ puts it; nil with Inline
 	remote   piece   // of WRITE and READ
+	held     bool    // remote is allocated
 	done     bool    // known to have completed at its own side
 	recv     scatter // of the receive request
 	received bool
@@ -64,7 +65,43 @@ type side struct {
 	recvDone int        // ... have completed
 	held     int        // bytes in posted receive requests
 	recvAt   time.Duration
+
+	arenas  []*arena // the memory it uses
+	life    int      // connections to come after this one
+	drain   drainState
+	drainAt time.Duration
+	// resumeAt is when to go on after draining.
+	resumeAt time.Duration
+	anySent  bool
+	topSent  ib.PSN // the highest of all request packets
+
+	doomed             bool // its connection is the one that may fail
+	broken, recvBroken bool // a request, a receive has failed
+	closed             bool // the queue pair was destroyed
+	destroyed          bool // ... in the middle of its work
+	misbehaves         Failure
+	forceAt            time.Duration // when to go to ERR by itself
 }
+
+// mayStart takes note of a request packet and reports whether it may be sent: from
+// a drained send queue come no new ones, at most late repetitions that had waited
+// for room in the socket.
+func (s *side) mayStart(psn ib.PSN) bool {
+	if s.anySent && !psn.After(s.topSent) {
+		return true
+	}
+	s.anySent, s.topSent = true, psn
+	return s.drain != drained
+}
+
+// drainState is how far the program has come with draining its send queue.
+type drainState uint8
+
+const (
+	running drainState = iota
+	draining
+	drained
+)
 
 func (s *side) String() string {
 	return fmt.Sprintf("side %d (node %d, qp %06x, mtu %v): %d of %d requests posted, %d completed; %d of %d receives posted, %d completed",
@@ -76,23 +113,83 @@ func (w *world) connect() error {
 	for range w.cfg.Conns {
 		i := w.rng.IntN(len(w.nodes))
 		j := (i + 1 + w.rng.IntN(len(w.nodes)-1)) % len(w.nodes)
-		mtu := ib.MTU(1 + w.rng.IntN(5))
-		a, err := w.newSide(w.nodes[i], mtu)
-		if err != nil {
+		if err := w.connection(w.nodes[i], w.nodes[j], w.cfg.Lives-1); err != nil {
 			return err
 		}
-		b, err := w.newSide(w.nodes[j], mtu)
-		if err != nil {
-			return err
-		}
-		a.peer, b.peer = b, a
-		if err := w.join(a, b); err != nil {
-			return err
-		}
-		a.plan()
-		b.plan()
+	}
+	if w.cfg.Failure != NoFailure {
+		w.planFailure()
 	}
 	return nil
+}
+
+// connection makes one connection, to be followed by others between the same nodes.
+func (w *world) connection(na, nb *node, life int) error {
+	mtu := ib.MTU(1 + w.rng.IntN(5))
+	doomed := len(w.sides) == 0 && w.cfg.Failure != NoFailure
+	a, err := w.newSide(na, mtu)
+	if err != nil {
+		return err
+	}
+	b, err := w.newSide(nb, mtu)
+	if err != nil {
+		return err
+	}
+	a.peer, b.peer = b, a
+	for _, s := range []*side{a, b} {
+		s.life, s.doomed, s.arenas = life, doomed, s.n.arenas
+		w.senders[s.peer.qp.Num()] = s
+		if doomed { // it has memory of its own
+			s.life = 0
+			if s.arenas, err = s.n.newArenas(); err != nil {
+				return err
+			}
+		}
+		s.drainAt = roce.Never
+		if w.cfg.Drain && !doomed && w.rng.IntN(2) == 0 {
+			s.drainAt = w.now + time.Duration(w.rng.Int64N(int64(4*time.Millisecond)))
+		}
+	}
+	if err := w.join(a, b); err != nil {
+		return err
+	}
+	a.plan()
+	b.plan()
+	return nil
+}
+
+// succeed replaces connections whose work is done by new ones: packets of the old
+// ones may still be under way.
+func (w *world) succeed() error {
+	for _, s := range w.sides {
+		if p := s.peer; s.num < p.num && s.life > 0 && !s.closed && s.done() && p.done() {
+			for _, x := range []*side{s, p} {
+				if err := x.close(); err != nil {
+					return err
+				}
+			}
+			if err := w.connection(s.n, p.n, s.life-1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// close checks the end of a side and destroys its queue pair.
+func (s *side) close() error {
+	if s.doomed {
+		if err := s.bury(); err != nil {
+			return err
+		}
+	} else if st := s.qp.State(); st != roce.StateRTS && !s.closed {
+		return fmt.Errorf("%v: state %v at the end", s, st)
+	}
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return s.qp.Destroy()
 }
 
 func (w *world) newSide(n *node, mtu ib.MTU) (*side, error) {
@@ -136,7 +233,7 @@ func (w *world) join(a, b *side) error {
 			return err
 		}
 		err = s.qp.Modify(&roce.Attr{
-			State: roce.StateRTS, SQPSN: psn[i], Timeout: ib.AckTimeout(8 + w.rng.IntN(7)), RetryCnt: 7, RNRRetry: 7,
+			State: roce.StateRTS, SQPSN: psn[i], Timeout: ib.AckTimeout(8 + w.rng.IntN(7)), RetryCnt: 7, RNRRetry: s.rnrRetry(),
 			MaxRdAtomic: uint8(1 + w.rng.IntN(depth[1-i])),
 		}, roce.MaskState|roce.MaskSQPSN|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskMaxRdAtomic)
 		if err != nil {
@@ -144,6 +241,14 @@ func (w *world) join(a, b *side) error {
 		}
 	}
 	return nil
+}
+
+// rnrRetry is for ever, unless it is to run out.
+func (s *side) rnrRetry() uint8 {
+	if s.doomed && s.w.cfg.Failure == NoRecv {
+		return 3
+	}
+	return 7
 }
 
 // plan decides on the requests of a side.
@@ -181,13 +286,23 @@ func (s *side) plan() {
 	}
 }
 
-func (s *side) done() bool { return s.completed == len(s.ops) && s.recvDone == len(s.recvs) }
+func (s *side) done() bool {
+	return s.closed || s.completed == len(s.ops) && s.recvDone == len(s.recvs) && s.drain == running
+}
 
 // due returns when the program wants to do something by itself.
 func (s *side) due() time.Duration {
 	t := roce.Never
+	if s.closed {
+		return t
+	}
+	for _, at := range []time.Duration{s.drainAt, s.resumeAt, s.forceAt} {
+		if at > s.w.now {
+			t = min(t, at)
+		}
+	}
 	if s.sendAt > s.w.now && s.posted < len(s.ops) {
-		t = s.sendAt
+		t = min(t, s.sendAt)
 	}
 	if s.recvAt > s.w.now && s.recvNext < len(s.recvs) {
 		t = min(t, s.recvAt)
@@ -205,6 +320,17 @@ func (s *side) pause(most time.Duration) time.Duration {
 
 // act posts what the program wants to post now.
 func (s *side) act() (busy bool) {
+	if s.closed {
+		return false
+	}
+	if s.forceAt > 0 && s.w.now >= s.forceAt {
+		s.forceAt = roce.Never
+		s.toError()
+		busy = true
+	}
+	if s.drains() {
+		busy = true
+	}
 	if s.w.now >= s.recvAt && s.recvNext < len(s.recvs) {
 		if s.postRecv() {
 			busy = true
@@ -220,7 +346,31 @@ func (s *side) act() (busy bool) {
 	return busy
 }
 
+// drains takes the send queue to SQD and, some time after it was drained, back.
+func (s *side) drains() bool {
+	switch {
+	case s.drain == running && s.w.now >= s.drainAt && s.posted > 0 && !s.done():
+		s.drainAt = roce.Never
+		s.drain = draining
+		s.w.res.Drains++
+		if err := s.qp.Modify(&roce.Attr{State: roce.StateSQD, SQDrainNotify: true}, roce.MaskState|roce.MaskSQDNotify); err != nil {
+			s.w.fail("%v: to SQD: %v", s, err)
+		}
+	case s.drain == drained && s.w.now >= s.resumeAt:
+		s.drain, s.resumeAt = running, 0
+		if err := s.qp.Modify(&roce.Attr{State: roce.StateRTS}, roce.MaskState); err != nil {
+			s.w.fail("%v: from SQD to RTS: %v", s, err)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
 func (s *side) postRecv() bool {
+	if s.misbehaves == NoRecv && s.qp.State() != roce.StateErr {
+		return false
+	}
 	rng := s.w.rng
 	var list []roce.RecvWR
 	for n := 1 + rng.IntN(8); n > 0 && s.recvNext < len(s.recvs) && s.recvNext-s.recvDone < s.qpCap.MaxRecvWR; n-- {
@@ -229,10 +379,11 @@ func (s *side) postRecv() bool {
 		if r.writes() {
 			size = rng.IntN(100) // not touched
 		}
+		size = s.spoilRecv(r, size)
 		if s.held > 0 && s.held+size > s.w.cfg.Arena/8 {
 			break // leave room for what makes progress
 		}
-		buf, ok := allocScatter(rng, s.n.arenas, size, 1+rng.IntN(s.qpCap.MaxRecvSGE))
+		buf, ok := allocScatter(rng, s.arenas, size, 1+rng.IntN(s.qpCap.MaxRecvSGE))
 		if !ok {
 			break
 		}
@@ -274,6 +425,7 @@ func (s *side) postSend() bool {
 		if !r.sends() {
 			wr.RemoteAddr, wr.RKey = r.remote.addr(), r.remote.a.mr.RKey()
 		}
+		s.spoilSend(r, &wr)
 		s.posted++
 		list = append(list, wr)
 		s.w.trace.add(event{at: s.w.now, node: s.n.i, what: "send", qpn: s.qp.Num(), n: r.size, sum: r.id})
@@ -295,19 +447,19 @@ func (s *side) allocate(r *request) bool {
 	rng := s.w.rng
 	if r.flags&roce.Inline == 0 {
 		var ok bool
-		if r.local, ok = allocScatter(rng, s.n.arenas, r.size, rng.IntN(s.qpCap.MaxSendSGE)+1); !ok {
+		if r.local, ok = allocScatter(rng, s.arenas, r.size, rng.IntN(s.qpCap.MaxSendSGE)+1); !ok {
 			return false
 		}
 	}
 	if !r.sends() {
-		far := s.peer.n.arenas
+		far := s.peer.arenas
 		p, ok := far[rng.IntN(len(far))].alloc(rng, r.size)
 		if !ok {
 			r.local.release()
 			r.local = nil
 			return false
 		}
-		r.remote = p
+		r.remote, r.held = p, true
 	}
 	if r.op == roce.WRRead {
 		fill(r.remote.bytes(), r.key, 0)

@@ -80,12 +80,13 @@ func (t *trace) tail() string {
 // traced is a backend that notes every packet, and checks those that leave.
 type traced struct {
 	netio.Backend
-	w    *world
-	node int
+	w         *world
+	node      int
+	fullUntil time.Duration // the socket takes nothing
 }
 
 func (b *traced) Send(now time.Duration, runs []netio.Run) (int, error) {
-	n, err := b.Backend.Send(now, runs)
+	n, err := b.send(now, runs)
 	for i := range runs[:n] {
 		r := &runs[i]
 		for k := range r.Segments() {
@@ -95,12 +96,37 @@ func (b *traced) Send(now time.Duration, runs []netio.Run) (int, error) {
 			p, why := ib.Parse(seg)
 			if why != ib.OK {
 				b.w.fail("node %d sent a malformed packet: %v", b.node, why)
+			} else if s := b.w.senders[p.DestQP()]; s != nil && p.Info().Request && !s.mayStart(p.PSN()) {
+				b.w.fail("%v: sent a new request though its send queue was drained", s)
 			} else if limit := b.w.mtu[p.DestQP()]; len(p.Payload()) > limit {
 				b.w.fail("node %d sent %d bytes of payload, the path MTU is %d", b.node, len(p.Payload()), limit)
 			}
 		}
 	}
 	return n, err
+}
+
+// send sends some of the runs, as a socket does that is full now and then.
+func (b *traced) send(now time.Duration, runs []netio.Run) (int, error) {
+	if len(runs) == 0 {
+		return b.Backend.Send(now, nil)
+	}
+	if now < b.fullUntil {
+		return 0, netio.ErrWouldBlock
+	}
+	n := len(runs)
+	if b.w.rng.Float64() < b.w.cfg.Block {
+		n = b.w.rng.IntN(n)
+		b.fullUntil = now + time.Duration(1+b.w.rng.IntN(200_000))
+	}
+	k, err := b.Backend.Send(now, b.w.drop(runs[:n]))
+	if err != nil {
+		return k, err // ours never is full by itself
+	}
+	if n < len(runs) {
+		return n, netio.ErrWouldBlock
+	}
+	return n, nil
 }
 
 func (b *traced) Recv(now time.Duration, dst []netio.Received) (int, error) {

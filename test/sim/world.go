@@ -34,6 +34,11 @@ type Result struct {
 	Timeouts  uint64
 	RNRs      uint64
 	Delivered int // packets received
+	Blocked   int // sends that found the socket full
+	Drains    int
+	// Statuses counts those of requests of a connection that failed, besides
+	// success and flushed.
+	Statuses map[roce.WCStatus]int
 }
 
 // world is one run.
@@ -48,6 +53,10 @@ type world struct {
 	trace trace
 	res   Result
 
+	senders map[ib.QPN]*side // who sends to a queue pair
+	failing failing
+	noWait  context.Context // has ended
+
 	sent, received int
 	err            error // the first thing that went wrong
 }
@@ -60,6 +69,7 @@ type node struct {
 	dev    *roce.Device
 	pd     *roce.PD
 	cq     *roce.CQ
+	be     *traced
 	arenas []*arena
 	next   time.Duration // when the device wants to run again
 }
@@ -69,7 +79,10 @@ func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
 // Run runs one configuration. The error says what went wrong, with the seed and
 // the last events.
 func Run(cfg Config) (Result, error) {
-	w := &world{cfg: cfg, rng: newRand(cfg.Seed), mtu: map[ib.QPN]int{}}
+	w := &world{cfg: cfg, rng: newRand(cfg.Seed), mtu: map[ib.QPN]int{}, senders: map[ib.QPN]*side{}}
+	var cancel context.CancelFunc
+	w.noWait, cancel = context.WithCancel(context.Background())
+	cancel()
 	w.trace.out = cfg.hooks.trace
 	err := w.run()
 	if err == nil {
@@ -109,6 +122,10 @@ func (w *world) run() error {
 		case end >= 0 && w.now >= end:
 			return w.close()
 		}
+		w.misbehave()
+		if err := w.succeed(); err != nil {
+			return err
+		}
 		if w.cfg.hooks.step != nil {
 			w.cfg.hooks.step(w)
 		}
@@ -137,6 +154,9 @@ func (w *world) turn() (busy bool) {
 		}
 	}
 	before := w.sent + w.received
+	for _, n := range w.nodes {
+		n.events()
+	}
 	for _, i := range w.rng.Perm(len(w.nodes)) {
 		n := w.nodes[i]
 		if n.next = n.dev.Progress(w.now); n.next <= w.now {
@@ -162,6 +182,9 @@ func (w *world) next() time.Duration {
 	t := roce.Never
 	for _, n := range w.nodes {
 		t = min(t, n.next)
+		if n.be.fullUntil > w.now {
+			t = min(t, n.be.fullUntil)
+		}
 	}
 	for _, s := range w.sides {
 		t = min(t, s.due())
@@ -171,7 +194,7 @@ func (w *world) next() time.Duration {
 
 func (w *world) done() bool {
 	for _, s := range w.sides {
-		if !s.done() {
+		if !s.done() || s.life > 0 && !s.closed {
 			return false
 		}
 	}
@@ -213,7 +236,8 @@ func (w *world) open() error {
 		n := &node{w: w, i: i, addr: addr}
 		w.nodes = append(w.nodes, n)
 		w.byQPN = append(w.byQPN, map[ib.QPN]*side{})
-		if err := n.open(&traced{be, w, i}); err != nil {
+		n.be = &traced{Backend: be, w: w, node: i}
+		if err := n.open(n.be); err != nil {
 			return err
 		}
 	}
@@ -236,6 +260,13 @@ func (n *node) open(be netio.Backend) (err error) {
 	if n.cq, err = n.dev.CreateCQ(4096); err != nil {
 		return err
 	}
+	n.arenas, err = n.newArenas()
+	return err
+}
+
+// newArenas registers memory in one to three regions.
+func (n *node) newArenas() (l []*arena, err error) {
+	w := n.w
 	regions := 1 + w.rng.IntN(3)
 	for range regions {
 		skew := w.rng.IntN(8)
@@ -243,24 +274,30 @@ func (n *node) open(be netio.Backend) (err error) {
 		iova := w.rng.Uint64() >> 1 >> w.rng.IntN(30) // not the real address: it differs from run to run
 		a.mr, err = n.pd.RegisterMR(a.buf, roce.LocalWrite|roce.RemoteRead|roce.RemoteWrite, roce.IOVA(iova))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		n.arenas = append(n.arenas, a)
+		l = append(l, a)
 	}
-	return nil
+	return l, nil
 }
 
 // close checks what must hold at the end, and takes everything down.
 func (w *world) close() error {
 	for _, s := range w.sides {
-		if st := s.qp.State(); st != roce.StateRTS {
-			return fmt.Errorf("%v: state %v at the end", s, st)
-		}
 		w.res.Requests += len(s.ops)
-		if err := s.qp.Destroy(); err != nil {
+		if err := s.close(); err != nil {
 			return err
 		}
 	}
+	for _, s := range w.sides[:2] {
+		if w.cfg.Failure != NoFailure {
+			dead := w.cfg.Failure == Deregister && w.failing.fired && s == w.failing.a
+			if err := closeArenas(s.arenas, dead); err != nil {
+				return fmt.Errorf("%v: %w", s, err)
+			}
+		}
+	}
+	w.res.Statuses = w.failing.seen
 	for _, n := range w.nodes {
 		c := n.dev.Counters()
 		w.res.Retrans += c["retransmitted_pkts"]
@@ -274,27 +311,9 @@ func (w *world) close() error {
 }
 
 func (n *node) close() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	for {
-		ev, err := n.dev.NextEvent(ctx)
-		if err != nil {
-			break
-		}
-		if ev.Type != transport.EventCommEst {
-			return fmt.Errorf("event %v", ev.Type)
-		}
-	}
-	for i, a := range n.arenas {
-		if at := a.intact(); at >= 0 {
-			return fmt.Errorf("byte %d of region %d was overwritten", at, i)
-		}
-		if len(a.free) != 1 {
-			return fmt.Errorf("region %d is not free at the end: %v", i, a.free)
-		}
-		if err := a.mr.Deregister(); err != nil {
-			return err
-		}
+	n.events()
+	if err := closeArenas(n.arenas, false); err != nil {
+		return err
 	}
 	if err := n.cq.Destroy(); err != nil {
 		return err
@@ -303,4 +322,46 @@ func (n *node) close() error {
 		return err
 	}
 	return n.dev.Close()
+}
+
+// events takes the asynchronous events of a device.
+func (n *node) events() {
+	for {
+		ev, err := n.dev.NextEvent(n.w.noWait)
+		if err != nil {
+			return
+		}
+		var s *side
+		if ev.QP != nil {
+			s = n.w.byQPN[n.i][ev.QP.Num()]
+		}
+		switch {
+		case s != nil && ev.Type == roce.EventSQDrained && s.drain == draining:
+			s.drain = drained
+			s.resumeAt = n.w.now + time.Duration(n.w.rng.IntN(300_000))
+		case s != nil && s.doomed:
+		case ev.Type != transport.EventCommEst:
+			n.w.fail("node %d: event %v", n.i, ev.Type)
+		}
+	}
+}
+
+// closeArenas checks that all memory holds guard bytes, and deregisters it unless
+// that was done.
+func closeArenas(l []*arena, deregistered bool) error {
+	for i, a := range l {
+		if at := a.intact(); at >= 0 {
+			return fmt.Errorf("byte %d of region %d was overwritten", at, i)
+		}
+		if len(a.free) != 1 {
+			return fmt.Errorf("region %d is not free at the end: %v", i, a.free)
+		}
+		if deregistered {
+			continue
+		}
+		if err := a.mr.Deregister(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
