@@ -29,7 +29,8 @@ type readQueue struct {
 	ring   []readResource
 	tail   uint64     // index of the oldest; free-running, modulo the ring's length
 	head   uint64     // index after the youngest
-	at     uint64     // the oldest that is not answered, or head
+	at     uint64     // the oldest that has responses due, or head
+	fresh  uint64     // the oldest that was never answered in full, or head; at or later
 	source mem.Cursor // the memory of READ at
 	open   bool       // source is open
 }
@@ -42,15 +43,23 @@ func (rq *readQueue) pending() bool { return rq.at < rq.head }
 // current returns the oldest READ that is not answered; there is one.
 func (rq *readQueue) current() *readResource { return rq.slot(rq.at) }
 
-// full reports whether another READ would need the resource of one that is not
-// answered yet, or there are no resources at all.
-func (rq *readQueue) full() bool { return rq.head-rq.at >= uint64(len(rq.ring)) }
+// full reports whether another READ would need the resource of one that was
+// never answered in full, or there are no resources at all.
+func (rq *readQueue) full() bool { return rq.head-rq.fresh >= uint64(len(rq.ring)) }
 
-// add appends a READ, in place of the oldest answered one if need be.
+// add appends a READ, in place of the oldest if need be. If that was being
+// answered again, because a late duplicate of it came, this stops: the new READ
+// proves that the requester has completed it.
 func (rq *readQueue) add(res readResource) {
+	if rq.head-rq.tail == uint64(len(rq.ring)) {
+		rq.tail++
+		if rq.at < rq.tail {
+			rq.at = rq.tail
+			rq.advance()
+		}
+	}
 	*rq.slot(rq.head) = res
 	rq.head++
-	rq.tail = max(rq.tail, rq.head-min(rq.head, uint64(len(rq.ring))))
 }
 
 // search returns the index of the first READ whose last response is not before
@@ -95,12 +104,13 @@ func (rq *readQueue) restart(seq uint64) {
 	}
 }
 
-// advance goes on to the next READ that is not answered.
+// advance goes on to the next READ that has responses due.
 func (rq *readQueue) advance() {
 	rq.close()
 	for rq.pending() && rq.current().answered() {
 		rq.at++
 	}
+	rq.fresh = max(rq.fresh, rq.at)
 }
 
 // close drops the reference to the memory of the current READ.
@@ -112,7 +122,7 @@ func (rq *readQueue) close() {
 // reset forgets all READs.
 func (rq *readQueue) reset() {
 	rq.close()
-	rq.tail, rq.head, rq.at = 0, 0, 0
+	rq.tail, rq.head, rq.at, rq.fresh = 0, 0, 0, 0
 }
 
 // resize makes room for n READs and keeps the youngest of those there are.

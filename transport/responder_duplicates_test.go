@@ -143,6 +143,42 @@ func TestResponderDuplicates(t *testing.T) {
 			count drop_no_resource 1
 			> RDMA_READ_REQUEST 1 4 @16
 			< ONLY 1 4 msn=2 @16`},
+		{name: "late duplicate READ and new READs", rule: "IBTA 9.7.5.2: only READs never answered count against the depth; a new READ proves that the oldest was completed", script: `
+			> RDMA_READ_REQUEST 0 600 @0
+			> RDMA_READ_REQUEST 3 4 @1024
+			< FIRST 0 256 msn=1 @0
+			< MIDDLE 1 256 @256
+			< LAST 2 88 msn=1 @512
+			< ONLY 3 4 msn=2 @1024
+			> RDMA_READ_REQUEST 0 600 @0
+			> RDMA_READ_REQUEST 3 4 @1024
+			! hold
+			! data 100
+			< FIRST 0 256 msn=1 @0
+			> RDMA_READ_REQUEST 4 4 @1028
+			! hold
+			! data 1
+			< ONLY 3 4 msn=2 @1024
+			> RDMA_READ_REQUEST 5 4 @1032
+			> RDMA_READ_REQUEST 0 600 @0
+			> RDMA_READ_REQUEST 3 4 @1024
+			< ONLY 4 4 msn=3 @1028
+			< ONLY 5 4 msn=4 @1032
+			count drop_no_resource 2
+			state RTS`},
+		{name: "late duplicate READ and too many new ones", rule: "IBTA 9.7.5.2: READs never answered are not forgotten", script: `
+			> RDMA_READ_REQUEST 0 4 @0
+			> RDMA_READ_REQUEST 1 4 @1024
+			< ONLY 0 4 msn=1 @0
+			< ONLY 1 4 msn=2 @1024
+			> RDMA_READ_REQUEST 1 4 @1024
+			> RDMA_READ_REQUEST 2 4 @1028
+			> RDMA_READ_REQUEST 3 4 @1032
+			> RDMA_READ_REQUEST 4 4 @1036
+			< ONLY 2 4 msn=3 @1028
+			< ONLY 3 4 msn=4 @1032
+			< NAK 4 invalid request
+			event invalid request local work queue error`},
 		{name: "READ that the QP no longer allows", rule: "rights are checked at every execution", script: `
 			> RDMA_READ_REQUEST 0 4 @0
 			< ONLY 0 4 msn=1 @0
