@@ -24,7 +24,7 @@ const (
 	// leaseTime is how long a polling goroutine has the device to itself after
 	// each Poll that drives. The engine's goroutine wakes once per lease, and a
 	// poller that went away without Wait holds up the device for as long.
-	leaseTime = 200 * time.Microsecond
+	leaseTime = time.Millisecond
 )
 
 // engine is the unit of concurrency: a backend and the queue pairs that use it,
@@ -265,7 +265,10 @@ func (e *engine) drive() bool {
 		return false
 	}
 	if !e.mu.TryLock() {
-		return true // whoever has it makes progress
+		// Whoever has it makes progress, unless its thread has lost its
+		// processor, as happens on a busy machine: offer it ours.
+		yieldThread()
+		return true
 	}
 	if e.dead {
 		e.mu.Unlock()
@@ -281,14 +284,14 @@ func (e *engine) drive() bool {
 // yield is what a poller does that found nothing, so that polling in a loop does
 // not starve what it waits for. While every processor is busy polling, Go looks at
 // sockets every 10 ms only: now and then the poller does the work of the
-// process's other engines that nobody polls.
+// process's other engines, too.
 func (e *engine) yield() {
 	runtime.Gosched()
 	if e.misses.Add(1)%16 != 0 {
 		return
 	}
 	for _, o := range engines.all() {
-		if o == e || time.Duration(o.lease.Load()) > o.clock() || !o.mu.TryLock() {
+		if o == e || !o.mu.TryLock() {
 			continue
 		}
 		if !o.dead {

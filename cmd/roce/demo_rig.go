@@ -101,7 +101,7 @@ func (s *side) open() (err error) {
 func (s *side) connect(peer *side) error {
 	return s.qp.Connect(
 		roce.Remote{Addr: peer.dev.Addr(), QPN: peer.qp.Num(), PSN: peer.qp.PSN()},
-		roce.Conn{Access: roce.RemoteWrite | roce.RemoteRead, AckTimeout: 16 * time.Millisecond})
+		roce.Conn{Access: roce.RemoteWrite | roce.RemoteRead, AckTimeout: 67 * time.Millisecond})
 }
 
 // packets returns how many packets both sides have received.

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package roce
+
+// yieldThread would let other threads of this processor run.
+func yieldThread() {}
