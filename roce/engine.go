@@ -121,7 +121,7 @@ func (e *engine) run(now time.Duration) (more bool) {
 	})
 	e.answerBells(now)
 	e.transmit(now)
-	return n == len(e.rx) || e.ready()
+	return n > 0 || e.ready()
 }
 
 // pump serves what was posted, without receiving. The lock is held.

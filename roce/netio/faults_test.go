@@ -377,6 +377,15 @@ func TestDelay(t *testing.T) {
 		t.Errorf("%d came", len(s.times))
 	}
 	s = newSink(t)
+	f = WithFaults(s, FaultConfig{Tx: Faults{Delay: time.Millisecond}})
+	f.Send(0, []Run{s.run(40, 64, 0)})
+	drain(t, f, 0)
+	for i, p := range psns(s.sent) {
+		if p != i {
+			t.Fatalf("packets of the same time came in another order: %v", psns(s.sent))
+		}
+	}
+	s = newSink(t)
 	f = WithFaults(s, FaultConfig{Seed: 1, Tx: Faults{Delay: time.Millisecond, Jitter: 2 * time.Millisecond}})
 	for i := range 1000 {
 		f.Send(0, []Run{s.run(1, 64, ib.PSN(i))})

@@ -405,7 +405,24 @@ func TestWait(t *testing.T) {
 		if got := collect(t, p.b, 3); len(got) != 3 {
 			t.Fatalf("%d packets", len(got))
 		}
+		// What Recv handed out does not hide what comes after it.
+		send(t, p.a, newRun(p.a.LocalAddr(), p.b.LocalAddr(), 1, 64, 1))
+		var one [1]Received
+		for n := 0; n == 0; n, _ = p.b.Recv(0, one[:]) {
+			wait(time.Second, false)
+		}
 		var done sync.WaitGroup
+		done.Go(func() {
+			time.Sleep(2 * time.Millisecond) // most often the other waits by now; it need not
+			send(t, p.a, newRun(p.a.LocalAddr(), p.b.LocalAddr(), 1, 64, 1))
+		})
+		if got := wait(5*time.Second, false); got > 4*time.Second {
+			t.Error("a packet that came while another was handed out did not end the wait")
+		}
+		done.Wait()
+		if got := collect(t, p.b, 1); len(got) != 1 {
+			t.Fatalf("%d packets", len(got))
+		}
 		for name, happen := range map[string]func(){
 			"wake":   p.b.Wake,
 			"packet": func() { send(t, p.a, newRun(p.a.LocalAddr(), p.b.LocalAddr(), 1, 64, 1)) },
