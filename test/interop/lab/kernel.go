@@ -75,6 +75,9 @@ func FetchKernel(ctx context.Context, suite string) (*Kernel, error) {
 	if err := unpack(ctx, filepath.Join(tmp, "deb"), root); err != nil {
 		return nil, fmt.Errorf("unpack the kernel of Debian %s: %w", suite, err)
 	}
+	if k, err := cachedKernel(suite, dir); err == nil {
+		return k, nil // another run was quicker and may have a guest on it
+	}
 	os.RemoveAll(dir)
 	if err := os.Rename(root, dir); err != nil {
 		return nil, err
