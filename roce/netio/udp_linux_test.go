@@ -253,6 +253,11 @@ func TestWaitSeesErrors(t *testing.T) {
 	if err := p.a.Wait(time.Second, false); err != nil {
 		t.Fatal(err)
 	}
+	// Somebody takes the socket's error, but not what the error queue holds.
+	u := p.a.(*udp)
+	if e, err := unix.GetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || unix.Errno(e) != unix.ECONNREFUSED {
+		t.Fatal(e, err)
+	}
 	p.a.Recv(0, make([]Received, 1))
 	checkStats(t, p.a, map[Stat]uint64{ICMPErrors: 1})
 }
