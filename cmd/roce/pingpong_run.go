@@ -125,6 +125,22 @@ func (t *pingpongGame) answer(conn net.Conn, peer exchange.Dest) (exchange.Dest,
 	return t.ep.mine, t.ep.connect(peer)
 }
 
+// silenceHint says what the counters of a device tell about a peer that does not
+// acknowledge.
+func silenceHint(peer netip.Addr, counters map[string]uint64) string {
+	switch n := counters; {
+	case n["tx_too_big"] > 0:
+		return fmt.Sprintf("%d packets did not fit the path to %v: use a smaller -m on both sides", n["tx_too_big"], peer)
+	case n["tx_refused"] > 0:
+		return fmt.Sprintf("a firewall of this machine refused %d packets to %v: allow UDP port 4791", n["tx_refused"], peer)
+	case n["drop_icrc"]+n["drop_ip_id"] > 0:
+		return fmt.Sprintf("%d packets came with a wrong ICRC: something between us and %v changes packets (NAT does)", n["drop_icrc"]+n["drop_ip_id"], peer)
+	case n["tx_unreachable"]+n["icmp_errors"] > 0:
+		return fmt.Sprintf("%v cannot be reached on UDP port 4791: is its program still running, is there a route, does no firewall block the port?", peer)
+	}
+	return fmt.Sprintf("%v does not answer on UDP port 4791: is its program still running, does no firewall block the port, do both sides use the same -m?", peer)
+}
+
 // pingpongResult is what --json prints.
 type pingpongResult struct {
 	Role        string            `json:"role"` // client or server
@@ -201,7 +217,7 @@ func (t *pingpongGame) explain(err error) error {
 	hint := ""
 	switch failed.status {
 	case roce.WCRetryExcErr:
-		hint = fmt.Sprintf(": %v does not answer on UDP port 4791: is its program still running, does no firewall block the port, do both sides use the same -m?", peer)
+		hint = ": " + silenceHint(peer, t.ep.dev.Counters())
 	case roce.WCRemInvReqErr, roce.WCRemOpErr, roce.WCRemAccessErr:
 		hint = ": the other side refused the message: do both sides use the same -m and -s?"
 	case roce.WCLocLenErr:

@@ -87,8 +87,25 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
+	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(a.devinfoCommand(), a.pingpongCommand(), a.demoCommand())
 	return root
+}
+
+// helpCommand is cobra's, but an unknown command is an error.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef(cmd, "unknown command %q", args[len(args)-1])
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
 }
 
 // usageError is a mistake in the command line: exit status 2.

@@ -31,6 +31,7 @@ func TestBadInput(t *testing.T) {
 		want   string // in the line
 	}{
 		{"frobnicate", 2, `unknown command "frobnicate"`},
+		{"help frobnicate", 2, `unknown command "frobnicate"`},
 		{"--nosuch", 2, "unknown flag: --nosuch"},
 		{"devinfo --nosuch", 2, "unknown flag: --nosuch (see 'roce devinfo --help')"},
 		{"devinfo extra", 2, `unexpected argument "extra"`},
@@ -95,6 +96,9 @@ func TestHelp(t *testing.T) {
 	w := newWorld(t)
 	if o := w.run(); o.status != 2 || !strings.Contains(o.err, "Available Commands") || o.out != "" {
 		t.Errorf("no command: %+v", o)
+	}
+	if o := w.run("help", "demo"); o.status != 0 || !strings.Contains(o.out, "--size-max") {
+		t.Errorf("help demo: %+v", o)
 	}
 	for _, cmd := range []string{"", "devinfo", "pingpong", "demo"} {
 		o := w.run(append(strings.Fields(cmd), "--help")...)
@@ -212,10 +216,43 @@ func TestUnreachablePeer(t *testing.T) {
 	begin := time.Now()
 	o := newWorld(t).run("pingpong", "-p", port, "127.0.0.1")
 	o.want(t, "client", 1)
-	if want := "a send failed: transport retry counter exceeded (12): 127.0.0.11 does not answer on UDP port 4791"; !strings.Contains(o.err, want) {
+	if want := "a send failed: transport retry counter exceeded (12): 127.0.0.11 cannot be reached on UDP port 4791: is its program still running"; !strings.Contains(o.err, want) {
 		t.Errorf("no %q in %q", want, o.err)
 	}
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("it took %v", took)
+	}
+}
+
+// What the device has counted makes the hint better.
+func TestSilenceHint(t *testing.T) {
+	for name, want := range map[string]string{
+		"":               "10.0.0.2 does not answer on UDP port 4791",
+		"tx_too_big":     "3 packets did not fit the path to 10.0.0.2: use a smaller -m",
+		"tx_refused":     "a firewall of this machine refused 3 packets",
+		"drop_icrc":      "3 packets came with a wrong ICRC",
+		"drop_ip_id":     "3 packets came with a wrong ICRC",
+		"tx_unreachable": "10.0.0.2 cannot be reached",
+		"icmp_errors":    "10.0.0.2 cannot be reached",
+	} {
+		if got := silenceHint(addr("10.0.0.2"), map[string]uint64{name: 3}); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// The counters that the hints and the demo look at exist.
+func TestCountersExist(t *testing.T) {
+	a, _, _ := newWorld(t).app()
+	dev, err := a.open(roce.Config{Addr: addr("127.0.0.38")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	all := dev.Counters()
+	for _, name := range []string{"tx_too_big", "tx_refused", "tx_unreachable", "icmp_errors", "drop_icrc", "drop_ip_id", "rcvd_pkts", "completer_retry_err"} {
+		if _, ok := all[name]; !ok {
+			t.Errorf("no counter %s", name)
+		}
 	}
 }
