@@ -72,8 +72,7 @@ type side struct {
 	drainAt time.Duration
 	// resumeAt is when to go on after draining.
 	resumeAt time.Duration
-	anySent  bool
-	topSent  ib.PSN // the highest of all request packets
+	flow     flow
 
 	doomed             bool // its connection is the one that may fail
 	broken, recvBroken bool // a request, a receive has failed
@@ -81,17 +80,6 @@ type side struct {
 	destroyed          bool // ... in the middle of its work
 	misbehaves         Failure
 	forceAt            time.Duration // when to go to ERR by itself
-}
-
-// mayStart takes note of a request packet and reports whether it may be sent: from
-// a drained send queue come no new ones, at most late repetitions that had waited
-// for room in the socket.
-func (s *side) mayStart(psn ib.PSN) bool {
-	if s.anySent && !psn.After(s.topSent) {
-		return true
-	}
-	s.anySent, s.topSent = true, psn
-	return s.drain != drained
 }
 
 // drainState is how far the program has come with draining its send queue.
@@ -223,6 +211,7 @@ func (w *world) join(a, b *side) error {
 	}
 	for i, s := range []*side{a, b} {
 		p := s.peer
+		s.flow.next = psn[i]
 		if err := s.qp.Init(roce.RemoteRead | roce.RemoteWrite); err != nil {
 			return err
 		}

@@ -96,8 +96,8 @@ func (b *traced) Send(now time.Duration, runs []netio.Run) (int, error) {
 			p, why := ib.Parse(seg)
 			if why != ib.OK {
 				b.w.fail("node %d sent a malformed packet: %v", b.node, why)
-			} else if s := b.w.senders[p.DestQP()]; s != nil && p.Info().Request && !s.mayStart(p.PSN()) {
-				b.w.fail("%v: sent a new request though its send queue was drained", s)
+			} else if err := b.w.checkSent(&p); err != nil {
+				b.w.fail("node %d to queue pair %06x: %w", b.node, uint32(p.DestQP()), err)
 			} else if limit := b.w.mtu[p.DestQP()]; len(p.Payload()) > limit {
 				b.w.fail("node %d sent %d bytes of payload, the path MTU is %d", b.node, len(p.Payload()), limit)
 			}
@@ -136,6 +136,7 @@ func (b *traced) Recv(now time.Duration, dst []netio.Received) (int, error) {
 		for k := range r.Segments() {
 			b.w.received++
 			b.w.note("rx", b.node, r.Segment(k))
+			b.w.noteReceived(r.Segment(k))
 		}
 	}
 	return n, err

@@ -298,6 +298,10 @@ func (w *world) close() error {
 		}
 	}
 	w.res.Statuses = w.failing.seen
+	var retrans uint64 // as the monitor saw it
+	for _, s := range w.sides {
+		retrans += s.flow.retrans
+	}
 	for _, n := range w.nodes {
 		c := n.dev.Counters()
 		w.res.Retrans += c["retransmitted_pkts"]
@@ -306,6 +310,9 @@ func (w *world) close() error {
 		if err := n.close(); err != nil {
 			return fmt.Errorf("node %d: %w", n.i, err)
 		}
+	}
+	if w.res.Retrans != retrans && w.cfg.Failure != Cut {
+		return fmt.Errorf("%d packets counted as sent again, but it were %d", w.res.Retrans, retrans)
 	}
 	return nil
 }

@@ -1,0 +1,168 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
+)
+
+// flow is the requests of one side as they appear on the wire, in both directions
+// between it and its peer: what must hold of them whatever gets lost.
+type flow struct {
+	next    ib.PSN // of the next packet that was never sent before
+	message int    // messages begun
+	left    int    // bytes of the last message still to be sent, or asked for
+	reads   []readRange
+	retrans uint64 // request packets sent again
+
+	acked    ib.PSN // the highest that the responder acknowledged
+	anyAcked bool
+	response ib.PSN // the last READ response, if more of the same answer follow
+	open     bool
+}
+
+// readRange is the PSNs of one READ REQUEST.
+type readRange struct {
+	first, last ib.PSN
+	answered    bool // its last response was sent
+	arrived     bool // ... and received
+}
+
+func (r *readRange) holds(p ib.PSN) bool { return !p.Before(r.first) && !p.After(r.last) }
+
+// find returns the READ that has a response with this PSN, or nil.
+func (f *flow) find(p ib.PSN) *readRange {
+	for i := range f.reads {
+		if f.reads[i].holds(p) {
+			return &f.reads[i]
+		}
+	}
+	return nil
+}
+
+// sent checks a packet that a node sends.
+func (w *world) checkSent(p *ib.Packet) error {
+	s := w.senders[p.DestQP()]
+	if s == nil {
+		return nil
+	}
+	if p.Info().Request {
+		return s.checkRequest(p)
+	}
+	return s.peer.checkResponse(p)
+}
+
+// checkRequest checks a request packet of s.
+func (s *side) checkRequest(p *ib.Packet) error {
+	f, info, psn := &s.flow, p.Info(), p.PSN()
+	n := 1
+	if info.Op == ib.KindReadRequest {
+		n = max(1, (int(p.RETH().Length)+s.mtu.Bytes()-1)/s.mtu.Bytes())
+	}
+	switch {
+	case psn.After(f.next):
+		return fmt.Errorf("PSN %06x is sent before %06x", uint32(psn), uint32(f.next))
+	case psn.Before(f.next):
+		f.retrans++
+		if r := f.find(psn); info.Op == ib.KindReadRequest && (r == nil || psn.Add(n-1) != r.last) {
+			return fmt.Errorf("READ of %d responses from %06x is not the rest of one before", n, uint32(psn))
+		}
+		return nil
+	case s.drain == drained:
+		return fmt.Errorf("a new request from a drained send queue")
+	}
+	f.next = psn.Add(n)
+	if f.left == 0 {
+		f.message++
+		r := s.ops[f.message-1]
+		f.left = r.size
+		if r.flags&roce.Fence != 0 {
+			for i := range f.reads {
+				if !f.reads[i].arrived {
+					return fmt.Errorf("%v has a fence, and READ %06x has no answer (IBTA 10.8.3.3)", r, uint32(f.reads[i].first))
+				}
+			}
+		}
+	}
+	r := s.ops[f.message-1]
+	if info.RETH && !s.doomed {
+		h := p.RETH()
+		if at := r.remote.addr() + uint64(r.size-f.left); h.VA != at || h.RKey != r.remote.a.mr.RKey() {
+			return fmt.Errorf("%v: address %#x, key %#x", r, h.VA, h.RKey)
+		}
+		if info.Op == ib.KindWrite && int(h.Length) != r.size {
+			return fmt.Errorf("%v: length %d in the RETH", r, h.Length)
+		}
+	}
+	if info.Op == ib.KindReadRequest {
+		f.reads = append(f.reads, readRange{first: psn, last: psn.Add(n - 1)})
+		f.left -= int(p.RETH().Length)
+	} else {
+		f.left -= len(p.Payload())
+	}
+	end := info.Pos.Ends()
+	solicited := end && r.flags&roce.Solicited != 0 && r.consumes()
+	switch {
+	case f.left < 0 || end != (f.left == 0) && info.Op != ib.KindReadRequest:
+		return fmt.Errorf("%v: %d bytes left after %s", r, f.left, info.Name)
+	case end && !p.AckReq():
+		return fmt.Errorf("%v: its last packet asks for no acknowledgement", r)
+	case p.Solicited() != solicited:
+		return fmt.Errorf("%v: solicited event bit %v in %s", r, p.Solicited(), info.Name)
+	}
+	return nil
+}
+
+// checkResponse checks a packet that answers requests of s.
+func (s *side) checkResponse(p *ib.Packet) error {
+	f, info, psn := &s.flow, p.Info(), p.PSN()
+	r := f.find(psn)
+	if info.Op == ib.KindReadResponse {
+		if r == nil {
+			return fmt.Errorf("READ response %06x answers no READ", uint32(psn))
+		}
+		if !info.Pos.Starts() && !(f.open && psn == f.response.Add(1)) {
+			return fmt.Errorf("READ response %06x is a %s, but does not follow another", uint32(psn), info.Name)
+		}
+		last := info.Pos.Ends()
+		if last != (psn == r.last) {
+			return fmt.Errorf("READ response %06x is a %s, the READ ends at %06x", uint32(psn), info.Name, uint32(r.last))
+		}
+		r.answered = r.answered || last
+		f.response, f.open = psn, !last
+		return nil
+	}
+	f.open = false
+	kind := p.AETH().Syndrome.Kind()
+	fatal := kind == ib.SynNAK && p.AETH().Syndrome.NAK() != ib.NAKSequence
+	for i := range f.reads {
+		if x := &f.reads[i]; x.last.Before(psn) && !x.answered && !fatal {
+			return fmt.Errorf("acknowledged up to %06x, but READ %06x is not answered", uint32(psn), uint32(x.first))
+		}
+	}
+	switch {
+	case kind == ib.SynAck && r != nil:
+		return fmt.Errorf("an ACK has the PSN %06x of a READ: rxe would complete it without data", uint32(psn))
+	case !psn.Before(f.next):
+		return fmt.Errorf("ACK or NAK %06x, but %06x was never sent", uint32(psn), uint32(f.next))
+	case kind == ib.SynAck && (!f.anyAcked || psn.After(f.acked)):
+		f.acked, f.anyAcked = psn, true
+	case kind != ib.SynAck && !fatal && f.anyAcked && !psn.After(f.acked):
+		return fmt.Errorf("NAK %06x, but %06x was acknowledged", uint32(psn), uint32(f.acked))
+	}
+	return nil
+}
+
+// noteReceived looks at a packet that arrives.
+func (w *world) noteReceived(seg []byte) {
+	p, why := ib.Parse(seg)
+	if why != ib.OK || p.Info().Op != ib.KindReadResponse {
+		return
+	}
+	if peer := w.senders[p.DestQP()]; peer != nil {
+		if r := peer.peer.flow.find(p.PSN()); r != nil && p.PSN() == r.last {
+			r.arrived = true
+		}
+	}
+}
