@@ -173,10 +173,11 @@ func TestFaultReplay(t *testing.T) {
 		}
 		return h.Sum64()
 	}
-	if trace(1, all, 1) != trace(1, all, 1) {
+	first, second := trace(1, all, 1), trace(1, all, 1)
+	if first != second {
 		t.Error("the same seed, but not the same packets")
 	}
-	if trace(1, all, 1) == trace(2, all, 1) {
+	if first == trace(2, all, 1) {
 		t.Error("another seed, but the same packets")
 	}
 	lost := func(faults Faults, batch int) (out []int) {

@@ -369,11 +369,21 @@ func TestListenErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantListenError(t, "own", open, addr.String(), fmt.Sprintf("this very process (netio.test, pid %d)", os.Getpid()))
+		wantListenError(t, "own", open, addr.String(), fmt.Sprintf("this very process (%s, pid %d)", comm(t), os.Getpid()))
 		b.Close()
 		wantListenError(t, "no zone", open, "[fe80::1]:4791", "link-local")
 	}
 	wantListenError(t, "unknown zone", func(a netip.AddrPort) (Backend, error) { return ListenUDP(UDPConfig{Addr: a}) }, "[fe80::1%nosuch0]:4791", "zone")
+}
+
+// comm returns the name that the kernel knows this program by.
+func comm(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // A child process holds a port, on the address itself or on all of them.
@@ -403,7 +413,7 @@ func TestPortHeldByChild(t *testing.T) {
 			t.Fatalf("child: %q %v", line, err)
 		}
 		wantListenError(t, host, func(a netip.AddrPort) (Backend, error) { return ListenUDP(UDPConfig{Addr: a}) },
-			fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("in use by netio.test (pid %d)", cmd.Process.Pid))
+			fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("in use by %s (pid %d)", comm(t), cmd.Process.Pid))
 		in.Close()
 		cmd.Wait()
 	}
