@@ -88,10 +88,11 @@ func (r *requester) nak(now time.Duration, code ib.NAKCode, seq uint64) {
 
 // lost goes back to una, on a hint of the peer. Everything sent before the hint
 // arrived may give the same hint, so it counts once until there is progress or
-// a timeout; and it never cuts an RNR wait short: rxe answers what was in flight
-// behind a refused packet with a sequence NAK (Linux rxe_resp.c).
+// a timeout. In an RNR wait una has not been sent yet, so nothing cuts the wait
+// short: rxe answers what was in flight behind a refused packet with a sequence
+// NAK (Linux rxe_resp.c).
 func (r *requester) lost(now time.Duration) {
-	if r.waiting || r.wentBack || r.nxt == r.una {
+	if r.wentBack || r.nxt == r.una {
 		return
 	}
 	r.wentBack = true
@@ -255,11 +256,10 @@ func (r *requester) progress(now time.Duration, to uint64) {
 	if r.done != r.begun {
 		r.unaCum = r.at(r.done).cumAt(to, r.mtu)
 	}
-	if r.nxt <= r.una {
+	if r.nxt < r.una {
 		// What was to be sent again has arrived after all.
-		r.nxt, r.nxtCum, r.cur, r.readNext = r.una, r.unaCum, r.done, 0
+		r.nxt, r.nxtCum, r.cur = r.una, r.unaCum, r.done
 	}
-	r.asked = max(r.asked, r.unaCum)
 	r.win.grow(r.unaCum - before)
 	r.armed, r.since = r.nxt > r.una, now
 	r.retries, r.rnrLeft, r.wentBack = r.q.attr.RetryCnt, r.q.attr.RNRRetry, false
@@ -312,7 +312,7 @@ func (r *requester) settle(now time.Duration) {
 
 // drained tells that a queue pair in SQD has finished what it had begun.
 func (r *requester) drained() {
-	if r.draining && r.done == r.begun && !r.doomed {
+	if r.draining && r.done == r.begun {
 		r.draining = false
 		if r.q.attr.SQDrainNotify {
 			r.q.event(EventSQDrained)

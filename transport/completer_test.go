@@ -227,6 +227,15 @@ func TestCompleterNAK(t *testing.T) {
 			> SEND_ONLY 0 1 ack
 			< NAK 0 seq
 			wc 1 transport retry counter exceeded`},
+		{"a sequence NAK from before what has arrived since is old", `
+			post 1 READ 600
+			> READ 0 va=0 len=600 ack
+			< RFIRST 0 256
+			< NAK 0 seq
+			count completer_retry_err 0
+			< RMID 1 256
+			< RLAST 2 88
+			wc 1 READ 600 ok`},
 		{"IBTA 9.7.5.2.4: remote invalid request", `
 			post 1 SEND 1
 			post 2 SEND 1 uns

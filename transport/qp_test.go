@@ -102,5 +102,5 @@ func TestDestroy(t *testing.T) {
 	if got := w.take(); len(got) != 0 || w.q.Wants() != 0 || w.q.Deadline() != Never || w.q.State() != Reset {
 		t.Errorf("%q, wants %v, deadline %v, state %v", got, w.q.Wants(), w.q.Deadline(), w.q.State())
 	}
-	w.run("< ACK 0\nat 1h\nat never\nkick\nstate RESET\ncount drop_qp_state 1")
+	w.run("< ACK 0\nat 1h\nat never\nkick\nstate RESET\ncount drop_qp_state 1\ncount local_ack_timeout_err 0")
 }

@@ -203,7 +203,7 @@ func (r *requester) at(i uint32) *record { return &r.rec[i&uint32(len(r.rec)-1)]
 // start: its memory is checked and it gets its PSNs.
 func (r *requester) begin(now time.Duration) bool {
 	cfg := &r.q.cfg
-	if r.q.state != RTS || r.doomed || cfg.SQ.Produced() == r.begun || r.begun-r.done >= cfg.SQDepth {
+	if r.q.state != RTS || r.doomed || cfg.SQ.Produced() == r.begun {
 		return false
 	}
 	e := *cfg.SQ.Entry(r.begun)

@@ -390,6 +390,7 @@ func TestRequesterDrain(t *testing.T) {
 		{"... and a request of which nothing was sent is not begun", `
 			room 0
 			post 1 SEND 300
+			deadline never
 			modify sqd notify
 			room 9
 			event send queue drained
