@@ -96,8 +96,7 @@ func (s *side) open() (err error) {
 	return err
 }
 
-// connect connects a side to the other. The ACK timeout is shorter than usual, as
-// the peer is near; it still outlasts a busy machine's scheduling.
+// connect connects a side to the other, with the ACK timeout of most verbs programs.
 func (s *side) connect(peer *side) error {
 	return s.qp.Connect(
 		roce.Remote{Addr: peer.dev.Addr(), QPN: peer.qp.Num(), PSN: peer.qp.PSN()},
