@@ -52,7 +52,7 @@ var statuses = [NumFailures][]roce.WCStatus{
 
 // patience is how long the sides of a broken connection go on before the one that
 // has not noticed is put into error.
-const patience = 20 * time.Millisecond
+const patience = 2 * time.Second
 
 // failing is the state of the failure of a run.
 type failing struct {

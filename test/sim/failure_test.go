@@ -11,13 +11,16 @@ import (
 func TestFailures(t *testing.T) {
 	n := uint64(10)
 	if raceEnabled {
-		n = 2
+		n = 1
+	}
+	if *seeds > 0 {
+		n = uint64(*seeds)
 	}
 	for kind := NoFailure + 1; kind < NumFailures; kind++ {
 		t.Run(kind.String(), func(t *testing.T) {
 			seen := map[roce.WCStatus]int{}
 			for seed := range n {
-				cfg := Scenario(1000*uint64(kind) + seed)
+				cfg := Scenario(*from + 100_000*uint64(kind) + seed)
 				if *oneSeed >= 0 {
 					cfg = Scenario(uint64(*oneSeed))
 				}

@@ -47,7 +47,7 @@ func Scenario(seed uint64) Config {
 		Conns:    1 + rng.IntN(4),
 		Requests: 4 + rng.IntN(20),
 		MaxSize:  64 << 10,
-		Arena:    2 << 20,
+		Arena:    1 << 20,
 		IPv6:     rng.IntN(4) == 0,
 		Window:   []int{0, 0, 32 << 10, 128 << 10, 1 << 20}[rng.IntN(5)],
 		Fabric:   []int{0, 0, 200 << 10}[rng.IntN(3)],

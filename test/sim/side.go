@@ -92,8 +92,9 @@ const (
 )
 
 func (s *side) String() string {
-	return fmt.Sprintf("side %d (node %d, qp %06x, mtu %v): %d of %d requests posted, %d completed; %d of %d receives posted, %d completed",
-		s.num, s.n.i, uint32(s.qp.Num()), s.mtu, s.posted, len(s.ops), s.completed, s.recvNext, len(s.recvs), s.recvDone)
+	return fmt.Sprintf("side %d (node %d, qp %06x, mtu %v): %d of %d requests posted, %d completed; %d of %d receives posted, %d completed; %v%s",
+		s.num, s.n.i, uint32(s.qp.Num()), s.mtu, s.posted, len(s.ops), s.completed, s.recvNext, len(s.recvs), s.recvDone,
+		s.qp.State(), [...]string{"", ", draining", ", drained"}[s.drain])
 }
 
 // connect makes the connections and decides what their programs will do.

@@ -117,6 +117,7 @@ func (b *traced) send(now time.Duration, runs []netio.Run) (int, error) {
 	n := len(runs)
 	if b.w.rng.Float64() < b.w.cfg.Block {
 		n = b.w.rng.IntN(n)
+		b.w.res.Blocked++
 		b.fullUntil = now + time.Duration(1+b.w.rng.IntN(200_000))
 	}
 	k, err := b.Backend.Send(now, b.w.drop(runs[:n]))
