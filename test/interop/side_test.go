@@ -14,6 +14,7 @@ import (
 type program interface {
 	WaitPort(port int, timeout time.Duration) error
 	Wait(timeout time.Duration) (exit int, err error)
+	Done() <-chan struct{}
 	Stdout() string
 	Stderr() string
 	Kill()

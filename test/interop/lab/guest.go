@@ -183,3 +183,37 @@ func (g *Guest) Kill() {
 	}
 	os.RemoveAll(g.dir)
 }
+
+// Heartbeat asks the agent for an answer again and again and remembers how long the longest took.
+type Heartbeat struct {
+	stop    chan struct{}
+	longest chan time.Duration
+}
+
+// StartHeartbeat begins; the pause is between one answer and the next question.
+func (g *Guest) StartHeartbeat(pause time.Duration) *Heartbeat {
+	h := &Heartbeat{make(chan struct{}), make(chan time.Duration)}
+	go func() {
+		var longest time.Duration
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for {
+			asked := time.Now()
+			g.Ping()
+			longest = max(longest, time.Since(asked))
+			select {
+			case <-h.stop:
+				h.longest <- longest
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return h
+}
+
+// Stop ends it and returns the longest time that an answer took.
+func (h *Heartbeat) Stop() time.Duration {
+	close(h.stop)
+	return <-h.longest
+}
