@@ -4,6 +4,8 @@ import (
 	"flag"
 	"testing"
 	"time"
+
+	"github.com/goroce/goroce/roce/netio"
 )
 
 var (
@@ -59,4 +61,34 @@ func (r *Result) add(s Result) {
 	r.RNRs += s.RNRs
 	r.Blocked += s.Blocked
 	r.Drains += s.Drains
+}
+
+// On a network without faults nothing is sent twice: no timer runs out, and only a
+// receiver that is not ready causes a repetition (field lesson: spurious retries).
+func TestCleanNetwork(t *testing.T) {
+	n := uint64(40)
+	if raceEnabled {
+		n = 4
+	}
+	quiet := 0
+	for seed := range n {
+		cfg := Scenario(5000 + seed)
+		cfg.Faults, cfg.Block, cfg.Fabric = netio.Faults{}, 0, 16<<20
+		r, err := Run(cfg)
+		if err != nil {
+			t.Error(err)
+		}
+		if r.Timeouts != 0 {
+			t.Errorf("seed %d: %d timeouts", cfg.Seed, r.Timeouts)
+		}
+		if r.RNRs == 0 {
+			quiet++
+			if r.Retrans != 0 {
+				t.Errorf("seed %d: %d packets sent again", cfg.Seed, r.Retrans)
+			}
+		}
+	}
+	if quiet == 0 {
+		t.Error("no run without RNR NAKs: they would hide repetitions")
+	}
 }
