@@ -77,11 +77,10 @@ type piece struct {
 	off, n, lead int
 }
 
-func (p piece) bytes() []byte     { return p.a.buf[p.off:][:p.n] }
-func (p piece) sge() roce.SGE     { return p.a.mr.SGE(p.off, p.n) }
-func (p piece) addr() uint64      { return p.a.mr.Addr() + uint64(p.off) }
-func (p piece) restoreGuard()     { fill(p.bytes(), p.a.guard, p.off) }
-func (p piece) guardIntact() bool { return differs(p.bytes(), p.a.guard, p.off) < 0 }
+func (p piece) bytes() []byte { return p.a.buf[p.off:][:p.n] }
+func (p piece) sge() roce.SGE { return p.a.mr.SGE(p.off, p.n) }
+func (p piece) addr() uint64  { return p.a.mr.Addr() + uint64(p.off) }
+func (p piece) restoreGuard() { fill(p.bytes(), p.a.guard, p.off) }
 
 func newArena(buf []byte, guard uint64) *arena {
 	fill(buf, guard, 0)

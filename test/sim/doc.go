@@ -6,12 +6,19 @@
 //
 //	go test ./test/sim -run TestSeeds -sim.seed=17 -sim.trace
 //
+// More seeds than a test run has time for:
+//
+//	go test ./test/sim -run 'TestSeeds|TestFailures' -sim.from=1000 -sim.seeds=4000 -timeout 0
+//
 // What is checked:
 //   - every request completes exactly once, successfully and in queue order;
 //   - every byte is right: contents depend on position and request, on both sides,
 //     and source buffers are overwritten as soon as their request has completed;
 //   - no other byte of a registered region ever changes;
 //   - when a message is received, all WRITEs before it are in memory;
-//   - every packet that leaves is well formed and fits the path MTU;
+//   - every packet that leaves is well formed, fits the path MTU, and keeps the
+//     rules of the wire that a peer could be hurt by (monitor.go);
+//   - a connection that ends, for whatever reason, flushes what it has left and
+//     disturbs no other (failure.go);
 //   - nothing hangs: something is always due, and nothing takes a minute.
 package sim
