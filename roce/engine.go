@@ -133,35 +133,39 @@ func (e *engine) pump(now time.Duration) {
 
 // transmit sends control packets, then a few turns of data, in one flush.
 func (e *engine) transmit(now time.Duration) {
+	defer e.failOverflowed(now)
 	if !e.out.flush(now) {
 		return // the socket is full: generate nothing new
 	}
-	for q := e.control.pop(controlQueue); q != nil; q = e.control.pop(controlQueue) {
-		if q.dead {
-			continue
-		}
-		e.out.begin()
-		q.t.TransmitControl(now, &e.out)
-		e.touch(q)
-		if e.out.blocked {
+	for !e.out.blocked {
+		q := e.control.pop(controlQueue)
+		if q == nil {
 			break
 		}
+		e.turn(q, now, q.t.TransmitControl)
 	}
-	for range turns {
+	for n := 0; n < turns && !e.out.blocked; n++ {
 		q := e.data.pop(dataQueue)
-		if q == nil || e.out.blocked {
+		if q == nil {
 			break
 		}
-		if q.dead {
-			continue
-		}
-		e.out.begin()
-		q.t.Transmit(now, &e.out, turnBudget)
-		e.touch(q)
+		e.turn(q, now, q.transmitData)
 	}
 	e.out.flush(now)
-	e.failOverflowed(now)
 }
+
+// turn lets one queue pair write packets.
+func (e *engine) turn(q *QP, now time.Duration, write func(time.Duration, transport.Outbox)) {
+	if q.dead {
+		return
+	}
+	e.out.begin()
+	write(now, &e.out)
+	e.touch(q)
+}
+
+// transmitData is one turn of requests or READ responses.
+func (q *QP) transmitData(now time.Duration, out transport.Outbox) { q.t.Transmit(now, out, turnBudget) }
 
 // ready reports whether a queue pair has something to send that nothing hinders.
 func (e *engine) ready() bool {

@@ -140,6 +140,7 @@ func (r *requester) drain() {
 		if c := r.at(r.begun - 1); c.first >= r.top {
 			r.begun--
 			r.end, r.endCum = c.first, c.cum
+			r.fence = min(r.fence, c.first)
 		}
 	}
 	r.draining = true

@@ -397,6 +397,15 @@ func TestRequesterDrain(t *testing.T) {
 			modify rts
 			> SEND_FIRST 0 256
 			> SEND_LAST 1 44 ack`},
+		{"... and, taken up again, does not wait for itself when it is a READ with a fence", `
+			room 0
+			post 1 READ 300 fence
+			deadline never
+			modify sqd notify
+			room 9
+			event send queue drained
+			modify rts
+			> READ 0 va=0 len=300 ack`},
 		{"... retransmitting if need be", `
 			post 1 SEND 1
 			> SEND_ONLY 0 1 ack
