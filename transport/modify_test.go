@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -262,4 +263,29 @@ func TestModifyReuse(t *testing.T) {
 		wc 3 SEND ok
 		< RLAST 3 44
 		wc 4 READ 300 ok`)
+}
+
+// SQD -> SQD changes resources and depth at once, for what is in process too
+// (ibv_modify_qp(3)).
+func TestModifyDepth(t *testing.T) {
+	w := newReqWorld(t, 100)
+	w.run(`
+		set rd=1 window=1264           // four full packets
+		post 1 READ 2000
+		> READ 0 va=0 len=1024 ack
+		modify sqd
+		< RFIRST 0 256
+		< RMID 1 256`)
+	a := w.attr
+	a.MaxRdAtomic, a.MaxDestRdAtomic = 4, 5
+	if err := w.q.Modify(0, &a, MaskMaxRdAtomic|MaskMaxDestRdAtomic); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(w.q.rsp.reads.ring); n != 5 {
+		t.Errorf("%d READ resources, want 5", n)
+	}
+	w.pump()
+	if got := w.take(); !slices.Equal(got, []string{"> READ 4 va=1024 len=256 ack", "> READ 5 va=1280 len=256 ack"}) {
+		t.Errorf("sent %q", got)
+	}
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/goroce/goroce/ib"
@@ -45,6 +46,8 @@ func TestReceiveChecks(t *testing.T) {
 	}{
 		{"RESET takes nothing", Reset, ack, DropState},
 		{"INIT takes nothing", Init, ack, DropState},
+		{"INIT takes no requests", Init, with(ib.OpRCSendOnly, nil), DropState},
+		{"ERR takes no requests", Err, with(ib.OpRCSendOnly, nil), DropState},
 		{"ERR takes nothing", Err, ack, DropState},
 		{"RTR takes no responses", RTR, ack, DropState},
 		{"SQE takes no responses", SQE, ack, DropState},
@@ -103,4 +106,41 @@ func TestDestroy(t *testing.T) {
 		t.Errorf("%q, wants %v, deadline %v, state %v", got, w.q.Wants(), w.q.Deadline(), w.q.State())
 	}
 	w.run("< ACK 0\nat 1h\nat never\nkick\nstate RESET\ncount drop_qp_state 1\ncount local_ack_timeout_err 0")
+}
+
+// Requests and READ responses take turns (the engine gives a queue pair one run
+// at a time).
+func TestTransmitTurns(t *testing.T) {
+	p := newPair(t, 3, ib.MTU256, 0)
+	a, b := p.end[0], p.end[1]
+	b.post(WRRead, 700, Signaled)
+	b.transmit()
+	for len(p.air) > 0 {
+		p.step() // a has to answer the READ
+	}
+	a.post(WRWrite, 700, Signaled)
+	var kinds []ib.OpKind
+	for range 6 {
+		a.q.Transmit(p.now, &a.out, 1)
+	}
+	for _, pkt := range a.out.sent {
+		in, _ := ib.Parse(pkt)
+		kinds = append(kinds, in.Info().Op)
+	}
+	r, w := ib.KindReadResponse, ib.KindWrite
+	if !slices.Equal(kinds, []ib.OpKind{r, w, r, w, r, w}) && !slices.Equal(kinds, []ib.OpKind{w, r, w, r, w, r}) {
+		t.Errorf("order %v", kinds)
+	}
+}
+
+// A queue pair fails once: the second error brings no second event (IBTA
+// 11.6.3) and changes nothing.
+func TestFailOnce(t *testing.T) {
+	w := newReqWorld(t, 77)
+	w.run("post 1 SEND 1\n> SEND_ONLY 0 1 ack")
+	w.q.fail(0, EventQPAccessErr)
+	w.q.fail(0, EventQPReqErr)
+	if got := w.take(); !slices.Equal(got, []string{"wc 1 Work Request Flushed Error", "event " + EventQPAccessErr.String()}) {
+		t.Errorf("brought %q", got)
+	}
 }

@@ -426,3 +426,12 @@ func TestRequesterDrain(t *testing.T) {
 			count drop_qp_state 1`},
 	})
 }
+
+// An entry that changes after it was posted, as one in shared memory can, ends
+// the request; nothing is sent twice with different lengths.
+func TestRequesterChangedEntry(t *testing.T) {
+	w := newReqWorld(t, 100)
+	w.run("post 1 SEND 300\n> SEND_FIRST 0 256\n> SEND_LAST 1 44 ack\npost 2 SEND 1\n> SEND_ONLY 2 1 ack")
+	w.sq.sge[0][0].Length++
+	w.run("at 16.777216ms\nwc 1 local QP operation error\nwc 2 Work Request Flushed Error\nstate ERR")
+}
