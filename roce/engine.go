@@ -165,7 +165,9 @@ func (e *engine) turn(q *QP, now time.Duration, write func(time.Duration, transp
 }
 
 // transmitData is one turn of requests or READ responses.
-func (q *QP) transmitData(now time.Duration, out transport.Outbox) { q.t.Transmit(now, out, turnBudget) }
+func (q *QP) transmitData(now time.Duration, out transport.Outbox) {
+	q.t.Transmit(now, out, turnBudget)
+}
 
 // ready reports whether a queue pair has something to send that nothing hinders.
 func (e *engine) ready() bool {
