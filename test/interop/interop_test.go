@@ -71,6 +71,7 @@ func TestInterop(t *testing.T) {
 			s.verbs(t)
 			s.errors(t)
 			s.loss(t)
+			s.beside(t, bin)
 		})
 	}
 	// Only a run of everything makes a table, with its failures if it has any.

@@ -1,0 +1,32 @@
+//go:build linux
+
+package interop
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// beside runs this stack in the guest, where the rxe module has port 4791: the error says so.
+func (s *session) beside(t *testing.T, bin binaries) {
+	if s.mode == reference {
+		return
+	}
+	t.Run("beside", func(t *testing.T) {
+		s.run(t, "beside", "our program names the module that has the port", func(c *testCase) {
+			prog, err := c.s.rxe.start(bin.roce, "pingpong", "--addr", c.s.guest.Addr4())
+			if err != nil {
+				c.Fatal(err)
+			}
+			defer prog.Kill()
+			exit, err := prog.Wait(30 * time.Second)
+			if err != nil || exit != 1 {
+				c.Errorf("exit status %d (%v), want 1", exit, err)
+			}
+			if msg := prog.Stderr(); strings.Count(msg, "\n") != 1 || !strings.Contains(msg, "rxe module") || !strings.Contains(msg, "4791") {
+				c.Errorf("it says %q, want one line that names the rxe module and port 4791", msg)
+			}
+		})
+	})
+}
