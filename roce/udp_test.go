@@ -104,6 +104,21 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
+// TestPeerPicksAddress: without Addr, the route to Peer decides the local address.
+func TestPeerPicksAddress(t *testing.T) {
+	d, err := roce.Open(roce.Config{Peer: netip.MustParseAddr("127.0.0.2"), Port: testPort + 1})
+	must(t, err)
+	defer d.Close()
+	if !d.Addr().IsLoopback() {
+		t.Errorf("the address for a loopback peer is %v", d.Addr())
+	}
+	p, err := d.QueryPort()
+	must(t, err)
+	if p.State != roce.PortActive || p.Interface != "lo" || p.ActiveMTU != roce.MTU4096 {
+		t.Errorf("port of the loopback interface: %+v", p)
+	}
+}
+
 // TestPathMTU: a path MTU that does not fit the interface is refused at RTR.
 func TestPathMTU(t *testing.T) {
 	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.1:4791"))
