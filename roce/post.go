@@ -70,9 +70,7 @@ func (q *QP) postSend(wrs []SendWR) error {
 
 // checkSend returns the field of wr that is wrong, and why.
 func (q *QP) checkSend(wr *SendWR) (field string, err error) {
-	switch wr.Opcode {
-	case WRSend, WRSendWithImm, WRWrite, WRWriteWithImm, WRRead:
-	default:
+	if !q.typ.Sends(wr.Opcode) {
 		return "Opcode", errOpcode
 	}
 	if wr.Flags&Inline != 0 {

@@ -278,7 +278,7 @@ func (k *talk) deliver() {
 
 // checkAnswer holds a response against the model.
 func (k *talk) checkAnswer(p ib.Packet) {
-	r := &k.ans.q.rsp
+	r := k.ans.q.rsp()
 	seq := extend(p.PSN(), r.expected)
 	isRead := k.readPSN[seq]
 	if p.Info().Op == ib.KindReadResponse {
@@ -346,7 +346,7 @@ func (k *talk) check(ops string) {
 		k.fail("%s: %d messages received, want %d", ops, k.received, len(k.messages))
 	}
 	// A READ may be asked for in parts after losses, each a message of its own.
-	msn, reads := int(k.ans.q.rsp.msn), strings.Contains(ops, "R")
+	msn, reads := int(k.ans.q.rsp().msn), strings.Contains(ops, "R")
 	if msn < len(ops) || msn > len(ops) && !reads {
 		k.fail("%s: MSN %d, want %d", ops, msn, len(ops))
 	}

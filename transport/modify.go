@@ -279,24 +279,24 @@ func (q *QP) enter(now time.Duration, to State) {
 	switch to {
 	case Reset:
 		q.attr, q.path, q.est = Attr{}, Path{}, false
-		q.req.reset()
-		q.rsp.reset()
+		q.snd.reset()
+		q.rcv.reset()
 	case RTR:
 		q.setPath()
-		q.rsp.start(&q.attr)
+		q.rcv.start(&q.attr)
 	case RTS:
-		if from == RTR || from == SQE {
-			q.req.start(&q.attr)
+		if from == RTR {
+			q.snd.start(&q.attr)
 		}
-		q.req.resume()
+		q.snd.resume()
 	case SQD:
 		if from == SQD {
 			q.setPath()
-			q.rsp.resize()
-			q.req.parked = false
+			q.rcv.resize()
+			q.snd.kick(now)
 			return
 		}
-		q.req.drain()
+		q.snd.drain()
 	}
 }
 

@@ -108,6 +108,7 @@ func benchPair(b *testing.B, op WROpcode, size int, mtu ib.MTU) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	packets, posted := 0, 0
+	var in Inbound
 	for s := ends[0]; s.done < b.N; {
 		for posted < b.N && s.sq.post(SendWQE{Opcode: op, Flags: Signaled, RKey: reg.Key()}, list, nil) {
 			posted++
@@ -122,7 +123,8 @@ func benchPair(b *testing.B, op WROpcode, size int, mtu ib.MTU) {
 				if bad != ib.OK {
 					b.Fatal(bad)
 				}
-				ends[1-i].q.Receive(0, &Inbound{Packet: p, Src: addr[i]})
+				in = Inbound{Packet: p, Src: addr[i]}
+				ends[1-i].q.Receive(0, &in)
 				at = end
 			}
 			packets += e.out.n

@@ -78,9 +78,9 @@ type QP struct {
 	state State
 	attr  Attr
 	path  Path // to the peer, from RTR on
-	req   requester
-	rsp   responder
-	turn  bool // whose turn it is in Transmit: the responder's
+	snd   sender
+	rcv   receiver
+	turn  bool // whose turn it is in Transmit: the receiver's
 	est   bool // EventCommEst was given
 }
 
@@ -90,10 +90,62 @@ func NewQP(cfg QPConfig) *QP {
 		cfg.Window = 256 << 10
 	}
 	q := &QP{cfg: cfg}
-	q.req.q, q.rsp.q = q, q
-	q.req.reset()
-	q.rsp.reset()
+	q.snd, q.rcv = &requester{q: q}, &responder{q: q}
+	q.snd.reset()
+	q.rcv.reset()
 	return q
+}
+
+// sender is the half of a queue pair that takes send requests. A transport
+// service is made of one sender and one receiver; what they have in common is in
+// QP. Like QP's own methods theirs belong to the owner of the engine.
+type sender interface {
+	// reset forgets all requests, without completions, and drops references to
+	// memory.
+	reset()
+	// start makes it ready to send, from RTR to RTS.
+	start(a *Attr)
+	// resume takes up requests again, at each transition to RTS.
+	resume()
+	// drain stops taking up requests, from RTS to SQD. It tells EventSQDrained
+	// when those that were begun are finished, if the attributes ask for it.
+	drain()
+	// drains says whether drain still waits for requests that were begun.
+	drains() bool
+	// kick says that the send queue may have new entries, or that attributes
+	// have changed.
+	kick(now time.Duration)
+	// wants and transmit do the sender's part of Wants and Transmit.
+	wants() Want
+	transmit(now time.Duration, out Outbox, budget int) int
+	// receive takes a response of the peer.
+	receive(now time.Duration, in *Inbound)
+	// deadline and expire are QP's Deadline and Expire.
+	deadline() time.Duration
+	expire(now time.Duration)
+	// flush completes all requests with WCWRFlushErr. It may be called again,
+	// for requests that came later.
+	flush()
+}
+
+// receiver is the half of a queue pair that takes what the peer sends of its own
+// accord.
+type receiver interface {
+	// reset forgets everything and drops references to memory.
+	reset()
+	// start makes it ready to receive, from INIT to RTR. It may allocate.
+	start(a *Attr)
+	// resize adapts to changed attributes in SQD. It may allocate.
+	resize()
+	// wants, control and transmit do the receiver's part of Wants,
+	// TransmitControl and Transmit.
+	wants() Want
+	control(now time.Duration, out Outbox)
+	transmit(now time.Duration, out Outbox, budget int) int
+	// receive takes a request of the peer.
+	receive(now time.Duration, in *Inbound)
+	// flush completes all receives with WCWRFlushErr. It may be called again.
+	flush()
 }
 
 // Num returns the number of the queue pair.
@@ -106,7 +158,7 @@ func (q *QP) State() State { return q.state }
 func (q *QP) Query() Attr {
 	a := q.attr
 	a.State, a.CurState = q.state, q.state
-	a.SQDraining = q.state == SQD && q.req.draining
+	a.SQDraining = q.state == SQD && q.snd.drains()
 	return a
 }
 
@@ -133,14 +185,14 @@ func (q *QP) Receive(now time.Duration, in *Inbound) {
 			return
 		}
 		q.congestion(in)
-		q.req.receive(now, in)
+		q.snd.receive(now, in)
 	default:
 		q.congestion(in)
 		if q.state == RTR && !q.est {
 			q.est = true
 			q.event(EventCommEst) // IBTA 11.6.3.1: the first packet may overtake the connection's set-up
 		}
-		q.rsp.receive(now, in)
+		q.rcv.receive(now, in)
 	}
 }
 
@@ -168,52 +220,52 @@ func (t QPType) accepts(tr ib.Transport) bool {
 // complete at once, flushed (IBTA 10.3.1.7).
 func (q *QP) Kick(now time.Duration) {
 	if q.state == Err {
-		q.req.flush()
-		q.rsp.flush()
+		q.snd.flush()
+		q.rcv.flush()
 		return
 	}
-	q.req.kick(now)
+	q.snd.kick(now)
 }
 
 // Wants says what Transmit and TransmitControl would do now. It is cheap, and
 // exact but for one case: after news it may promise data that the window then
 // forbids, once.
 func (q *QP) Wants() Want {
-	return q.rsp.wants() | q.req.wants()
+	return q.rcv.wants() | q.snd.wants()
 }
 
 // TransmitControl writes the acknowledgements that are due. WantControl stays
 // set when out had no room.
-func (q *QP) TransmitControl(now time.Duration, out Outbox) { q.rsp.control(now, out) }
+func (q *QP) TransmitControl(now time.Duration, out Outbox) { q.rcv.control(now, out) }
 
 // Transmit writes packets of requests or of READ responses, in turn, until
 // about budget bytes are written or out has no room. It returns the bytes.
 func (q *QP) Transmit(now time.Duration, out Outbox, budget int) (n int) {
 	q.turn = !q.turn
 	if q.turn {
-		if n = q.rsp.transmit(now, out, budget); n == 0 {
-			n = q.req.transmit(now, out, budget)
+		if n = q.rcv.transmit(now, out, budget); n == 0 {
+			n = q.snd.transmit(now, out, budget)
 		}
 		return n
 	}
-	if n = q.req.transmit(now, out, budget); n == 0 {
-		n = q.rsp.transmit(now, out, budget)
+	if n = q.snd.transmit(now, out, budget); n == 0 {
+		n = q.rcv.transmit(now, out, budget)
 	}
 	return n
 }
 
 // Deadline returns when Expire wants to be called, Never for not at all.
-func (q *QP) Deadline() time.Duration { return q.req.deadline() }
+func (q *QP) Deadline() time.Duration { return q.snd.deadline() }
 
 // Expire runs the timers that are due. It is harmless at any other time.
-func (q *QP) Expire(now time.Duration) { q.req.expire(now) }
+func (q *QP) Expire(now time.Duration) { q.snd.expire(now) }
 
 // Destroy forgets all requests without completions and drops all references to
 // memory, as ibv_destroy_qp does.
 func (q *QP) Destroy() {
 	q.state = Reset
-	q.req.reset()
-	q.rsp.reset()
+	q.snd.reset()
+	q.rcv.reset()
 }
 
 // fail moves the queue pair to state Err: what is queued is flushed, ev is told
@@ -223,8 +275,8 @@ func (q *QP) fail(_ time.Duration, ev Event) {
 		return
 	}
 	q.state = Err
-	q.req.flush()
-	q.rsp.flush()
+	q.snd.flush()
+	q.rcv.flush()
 	if ev != noEvent {
 		q.event(ev)
 	}

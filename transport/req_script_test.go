@@ -113,7 +113,7 @@ func (w *reqWorld) holds(line string, f []string) bool {
 	case "freed":
 		got = fmt.Sprintf("freed %d", w.sq.consumed)
 	case "window":
-		got = fmt.Sprintf("window %d", w.q.req.win.size)
+		got = fmt.Sprintf("window %d", w.q.req().win.size)
 	case "count":
 		for i, name := range counterNames {
 			if name == f[1] {

@@ -147,6 +147,9 @@ func (r *requester) drain() {
 	r.drained()
 }
 
+// drains says whether requests are still in process in SQD.
+func (r *requester) drains() bool { return r.draining }
+
 // resume takes up requests again, at the transition from SQD to RTS.
 func (r *requester) resume() { r.draining, r.parked = false, false }
 
@@ -244,7 +247,7 @@ func (r *requester) open(m *mem.Cursor, i uint32, c *record) WCStatus {
 	cfg := &r.q.cfg
 	var need mem.Access
 	switch {
-	case c.op > WRRead, c.op == WRRead && (c.flags&Inline != 0 || r.q.attr.MaxRdAtomic == 0):
+	case !RC.Sends(c.op), c.op == WRRead && (c.flags&Inline != 0 || r.q.attr.MaxRdAtomic == 0):
 		return WCLocQPOpErr
 	case c.flags&Inline != 0:
 		m.Inline(cfg.SQ.Inline(i))

@@ -75,7 +75,7 @@ func (w *reqWorld) fuzzPost(id int, op WROpcode, how int) {
 
 // fuzzResponse makes a response near what is outstanding.
 func (w *reqWorld) fuzzResponse(what byte, how int) {
-	r := &w.q.req
+	r := w.q.req()
 	op := []ib.Opcode{
 		ib.OpRCAck, ib.OpRCAck, ib.OpRCAck, ib.OpRCReadResponseFirst, ib.OpRCReadResponseMiddle,
 		ib.OpRCReadResponseLast, ib.OpRCReadResponseOnly, ib.OpRCAtomicAck,
@@ -104,7 +104,7 @@ func (w *reqWorld) fuzzResponse(what byte, how int) {
 
 // check looks at the order of the requester's numbers.
 func (w *reqWorld) check(t *testing.T) {
-	r := &w.q.req
+	r := w.q.req()
 	if r.una > r.nxt || r.nxt > r.end || r.nxt > r.top || r.top > r.end ||
 		int32(r.cur-r.done) < 0 || int32(r.begun-r.cur) < 0 || r.unaCum > r.nxtCum || r.nxtCum > r.endCum ||
 		r.numReads < r.readNext || r.freed != r.done {

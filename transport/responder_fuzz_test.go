@@ -132,10 +132,10 @@ func fuzzResponder(t *testing.T, in []byte) {
 			}
 		}
 		if p, bad := ib.Parse(pkt); bad == ib.OK && p.DestQP() == w.q.Num() {
-			before := w.q.rsp.expected
+			before := w.q.rsp().expected
 			w.q.Receive(w.now, &Inbound{Packet: p, Src: rspPeer, Dst: rspSelf})
 			if p.Opcode() == ib.OpRCReadRequest {
-				for s := before; s < min(w.q.rsp.expected, before+1<<12); s++ {
+				for s := before; s < min(w.q.rsp().expected, before+1<<12); s++ {
 					reads[psnOf(s)] = true
 				}
 			}
@@ -173,10 +173,10 @@ func fuzzTransmit(t *testing.T, w *rspWorld, action byte, reads map[ib.PSN]bool)
 	}
 	for n := 0; q.Wants() != 0 && n < budget; {
 		w.out = rspOutbox{room: 8}
-		pending := q.rsp.reads.pending()
+		pending := q.rsp().reads.pending()
 		var barrier uint64
 		if pending {
-			barrier = q.rsp.reads.current().first
+			barrier = q.rsp().reads.current().first
 		}
 		want := q.Wants()
 		q.TransmitControl(w.now, &w.out)
@@ -198,7 +198,7 @@ func fuzzTransmit(t *testing.T, w *rspWorld, action byte, reads map[ib.PSN]bool)
 				if reads[p.PSN()] {
 					t.Fatalf("ACK has the PSN of a READ, %v", p.PSN())
 				}
-				if pending && extend(p.PSN(), q.rsp.expected) >= barrier {
+				if pending && extend(p.PSN(), q.rsp().expected) >= barrier {
 					t.Fatalf("ACK %v past a READ that is not answered", p.PSN())
 				}
 			}

@@ -169,7 +169,7 @@ func TestResponderAllocs(t *testing.T) {
 	round := func() {
 		for i := range pkts {
 			p := &pkts[i]
-			ib.BTH{Opcode: p.Opcode(), Pad: p.Pad(), PKey: p.PKey(), DestQP: p.DestQP(), PSN: psnOf(q.rsp.expected), AckReq: true}.Put(p.Bytes())
+			ib.BTH{Opcode: p.Opcode(), Pad: p.Pad(), PKey: p.PKey(), DestQP: p.DestQP(), PSN: psnOf(q.rsp().expected), AckReq: true}.Put(p.Bytes())
 			q.Receive(w.now, p)
 			q.Receive(w.now, p) // and as a duplicate
 			if i == read {

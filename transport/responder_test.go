@@ -445,7 +445,7 @@ func TestResponderStates(t *testing.T) {
 			> SEND_LAST 6 256 ack
 			! hold
 			nothing`)
-		w.q.rsp.reset()
+		w.q.rsp().reset()
 		if w.q.Wants() != 0 {
 			t.Error("wants to transmit after RESET")
 		}
@@ -475,7 +475,7 @@ func TestResponderStates(t *testing.T) {
 			< ONLY 1 4 msn=2 @16
 			< ONLY 2 4 msn=3 @32`)
 		w.q.attr.MaxDestRdAtomic = 2
-		w.q.rsp.resize()
+		w.q.rsp().resize()
 		w.run(`
 			> RDMA_READ_REQUEST 0 4 @0
 			count drop_no_resource 1
@@ -484,7 +484,7 @@ func TestResponderStates(t *testing.T) {
 			< ONLY 1 4 msn=2 @16
 			< ONLY 2 4 msn=3 @32`)
 		w.q.attr.MaxDestRdAtomic = 4
-		w.q.rsp.resize()
+		w.q.rsp().resize()
 		w.run(`
 			> RDMA_READ_REQUEST 3 4 @48
 			> RDMA_READ_REQUEST 4 4 @64

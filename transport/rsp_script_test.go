@@ -89,7 +89,7 @@ func newRspWorld(t *testing.T, a Attr) *rspWorld {
 // up puts the queue pair into a state as Modify would.
 func (w *rspWorld) up(a Attr, s State) {
 	w.q.attr, w.q.state, w.q.path = a, s, Path{Dst: rspPeer}
-	w.q.rsp.start(&w.q.attr)
+	w.q.rsp().start(&w.q.attr)
 }
 
 func (w *rspWorld) region(name string, n int, pd mem.PD, acc mem.Access) {

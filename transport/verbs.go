@@ -68,6 +68,20 @@ const (
 	WRAtomicWrite  WROpcode = 15
 )
 
+// sendOps are the operations that each transport service has for send requests,
+// as bits (IBTA 9.2, table of transport functions supported for specific
+// transport services).
+var sendOps = [...]uint32{
+	RC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | 1<<WRRead,
+	UC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm,
+	UD: 1<<WRSend | 1<<WRSendWithImm,
+}
+
+// Sends says whether queue pairs of type t take send requests of operation op.
+func (t QPType) Sends(op WROpcode) bool {
+	return int(t) < len(sendOps) && op < 32 && sendOps[t]>>op&1 != 0
+}
+
 // SendFlags are the flags of a send work request, numbered as ibv_send_flags.
 type SendFlags uint8
 
