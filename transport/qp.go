@@ -56,7 +56,10 @@ type QPConfig struct {
 	SendCQ, RecvCQ CQ
 	SQDepth        uint32 // entries of the send queue, a power of two
 	SigAll         bool   // every send request is signaled
-	Counters       *Counters
+	// SharedRQ says that RQ belongs to other queue pairs as well: what is in it
+	// is not flushed with this one, which tells EventQPLastWQE instead.
+	SharedRQ bool
+	Counters *Counters
 	// Event is told of asynchronous events, from inside any method of QP: it
 	// must only queue them.
 	Event func(Event)
@@ -279,6 +282,9 @@ func (q *QP) fail(_ time.Duration, ev Event) {
 	q.rcv.flush()
 	if ev != noEvent {
 		q.event(ev)
+	}
+	if q.cfg.SharedRQ {
+		q.event(EventQPLastWQE) // IBTA 11.6.3.1: no receive of the shared queue completes here any more
 	}
 }
 

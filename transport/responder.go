@@ -295,13 +295,14 @@ func (r *responder) failReceive(now time.Duration, s WCStatus) {
 }
 
 // flush completes all receives with WCWRFlushErr: the QP has gone to ERR, or was
-// there and has got new receives. What is due because of a fatal NAK still is
+// there and has got new receives. Of a shared receive queue only the one taken
+// for a message that is not whole is the QP's to flush (IBTA 10.2.9.3). What is due because of a fatal NAK still is
 // transmitted; otherwise READs are forgotten and only an ACK that was due
 // stays, for it is true.
 func (r *responder) flush() {
 	r.inMessage = false
 	r.target.Reset()
-	for r.takeWQE() {
+	for r.haveWQE || !r.q.cfg.SharedRQ && r.takeWQE() {
 		r.errorReceive(WCWRFlushErr)
 		r.q.count(RespCQEFlush)
 	}
