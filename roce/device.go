@@ -20,6 +20,7 @@ import (
 const (
 	maxQP       = 1 << 20
 	maxQPWR     = 1 << 15
+	maxSRQWR    = 1 << 15
 	maxSGE      = mem.MaxSGE
 	maxCQE      = 1 << 22
 	maxMRSize   = 1 << 62
@@ -142,6 +143,7 @@ type DeviceAttr struct {
 	MaxQPWR       int // entries of a work queue
 	MaxSGE        int
 	MaxCQE        int
+	MaxSRQWR      int // entries of a shared receive queue
 	MaxMRSize     uint64
 	MaxInline     int // bytes
 	MaxQPRdAtom   int // responder resources of a queue pair
@@ -152,7 +154,7 @@ type DeviceAttr struct {
 // Query returns what the device can do (ibv_query_device).
 func (d *Device) Query() DeviceAttr {
 	return DeviceAttr{
-		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE,
+		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR,
 		MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, PhysPortCount: 1,
 	}
 }

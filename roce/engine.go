@@ -31,7 +31,7 @@ const (
 // under one lock, run to completion. Whoever holds the lock works: a poller, a
 // poster, or the engine's own goroutine when nobody else does.
 //
-// Lock order: engine, then CQ; a QP's posting locks, the key table and the event
+// Lock order: engine, SRQ, CQ; a QP's posting locks, the key table and the event
 // queue are leaves.
 type engine struct {
 	be     netio.Backend

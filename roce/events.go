@@ -13,8 +13,9 @@ const maxEvents = 4096
 // AsyncEvent is an asynchronous event (ibv_async_event) and what it is about.
 type AsyncEvent struct {
 	Type EventType
-	QP   *QP // the queue pair, or nil
-	CQ   *CQ // the completion queue, or nil
+	QP   *QP  // the queue pair, or nil
+	CQ   *CQ  // the completion queue, or nil
+	SRQ  *SRQ // the shared receive queue, or nil
 }
 
 // events is a device's queue of asynchronous events.

@@ -132,6 +132,12 @@ const (
 	EventCommEst     = transport.EventCommEst
 	EventSQDrained   = transport.EventSQDrained
 	EventDeviceFatal = transport.EventDeviceFatal
+	EventPortActive  = transport.EventPortActive
+	EventPortErr     = transport.EventPortErr
+	EventSRQErr      = transport.EventSRQErr
+	EventSRQLimit    = transport.EventSRQLimit
+	EventQPLastWQE   = transport.EventQPLastWQE
+	EventGIDChange   = transport.EventGIDChange
 )
 
 // Masks of Modify.

@@ -27,6 +27,7 @@ type RecvWR struct {
 
 var (
 	errState      = errors.New("the queue pair's state takes no such requests")
+	errShared     = errors.New("the queue pair receives from a shared receive queue: post there")
 	errDestroyed  = errors.New("the queue pair is destroyed or its device closed")
 	errOpcode     = errors.New("operation not supported by this kind of queue pair")
 	errNotInline  = errors.New("Data goes with Inline only, and Inline with Data instead of SGE")
@@ -93,7 +94,7 @@ func (q *QP) checkSend(wr *SendWR) (field string, err error) {
 // checkSGE checks the number of segments and their sum.
 func checkSGE(sges []SGE, limit uint32) (field string, err error) {
 	if len(sges) > int(limit) {
-		return "SGE", fmt.Errorf("%d segments, the queue pair takes %d", len(sges), limit)
+		return "SGE", fmt.Errorf("%d segments, the queue takes %d", len(sges), limit)
 	}
 	sum := uint64(0)
 	for i := range sges {
@@ -107,8 +108,12 @@ func checkSGE(sges []SGE, limit uint32) (field string, err error) {
 
 // PostRecv posts receive requests in order (ibv_post_recv), never waiting. On a
 // *PostError the requests before its Index were posted. Requests posted in the
-// error state complete as flushed.
+// error state complete as flushed. A queue pair with an SRQ takes none: post to
+// that.
 func (q *QP) PostRecv(wrs ...RecvWR) error {
+	if q.srq != nil {
+		return &PostError{0, "", errShared}
+	}
 	q.recvMu.Lock()
 	err := q.postRecv(wrs)
 	q.recvMu.Unlock()
@@ -122,13 +127,5 @@ func (q *QP) postRecv(wrs []RecvWR) error {
 	if q.State() == StateReset {
 		return &PostError{0, "", fmt.Errorf("%w: receive requests need INIT, it is in RESET", errState)}
 	}
-	for i := range wrs {
-		if field, err := checkSGE(wrs[i].SGE, q.rq.maxSGE); err != nil {
-			return &PostError{i, field, err}
-		}
-		if !q.rq.push(&wrs[i]) {
-			return &PostError{i, "", fmt.Errorf("receive queue of %d: %w", q.rq.mask+1, ErrQueueFull)}
-		}
-	}
-	return nil
+	return q.rq.post(wrs, "receive queue")
 }

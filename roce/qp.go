@@ -14,17 +14,13 @@ import (
 type QPConfig struct {
 	Type           QPType // 0 means RC
 	SendCQ, RecvCQ *CQ    // RecvCQ nil means SendCQ
+	SRQ            *SRQ   // where receive requests come from; nil means a queue of its own
 	MaxSendWR      int    // requests in the send queue, 0 means 128
-	MaxRecvWR      int    // requests in the receive queue, 0 means 128
+	MaxRecvWR      int    // requests in the receive queue, 0 means 128; without meaning with an SRQ
 	MaxSendSGE     int    // segments of a send request, 0 means 4
-	MaxRecvSGE     int    // segments of a receive request, 0 means 4
+	MaxRecvSGE     int    // segments of a receive request, 0 means 4; without meaning with an SRQ
 	MaxInline      int    // bytes of inline data, up to 1024
 	SigAll         bool   // every send request is signaled
-}
-
-// QPCap is what a queue pair really has, at least what was asked for (ibv_qp_cap).
-type QPCap struct {
-	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInline int
 }
 
 // QP is a queue pair (ibv_qp).
@@ -40,7 +36,8 @@ type QP struct {
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
 	sq             *sendRing
-	rq             *recvRing
+	rq             *recvRing     // nil with an SRQ
+	srq            *SRQ          // or nil
 	state          atomic.Uint32 // as posters see it; written under the engine lock
 
 	rung     atomic.Bool // in the engine's list of bells
@@ -60,7 +57,7 @@ type QP struct {
 // CreateQP makes a queue pair in state RESET, with a random number.
 func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	d := p.dev
-	if err := cfg.fill(d); err != nil {
+	if err := cfg.fill(p); err != nil {
 		return nil, err
 	}
 	if d.closed.Load() {
@@ -74,19 +71,20 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		dev: d, pd: p, e: d.port.engine, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
 		psn: ib.PSN(psn & 0xffffff),
 		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
-		rq:  newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE),
+		srq: cfg.SRQ,
+	}
+	if q.srq == nil {
+		q.rq = newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE)
 	}
 	if err := q.add(); err != nil {
 		return nil, err
 	}
-	p.refs.Add(1)
-	q.sendCQ.refs.Add(1)
-	q.recvCQ.refs.Add(1)
 	return q, nil
 }
 
 // fill puts defaults in place and checks.
-func (c *QPConfig) fill(d *Device) error {
+func (c *QPConfig) fill(p *PD) error {
+	d := p.dev
 	if c.Type == 0 {
 		c.Type = RC
 	}
@@ -102,19 +100,33 @@ func (c *QPConfig) fill(d *Device) error {
 	if c.RecvCQ.dev != d {
 		return &ConfigError{"RecvCQ", c.RecvCQ, "a completion queue of the same device is needed"}
 	}
-	for _, f := range []struct {
-		name        string
-		v           *int
-		zero, limit int
-	}{
+	if c.SRQ != nil {
+		if c.SRQ.pd != p {
+			return &ConfigError{"SRQ", c.SRQ, "a shared receive queue of the same protection domain is needed"}
+		}
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
+	}
+	return fillLimits([]limit{
 		{"MaxSendWR", &c.MaxSendWR, 128, maxQPWR},
 		{"MaxRecvWR", &c.MaxRecvWR, 128, maxQPWR},
 		{"MaxSendSGE", &c.MaxSendSGE, 4, maxSGE},
 		{"MaxRecvSGE", &c.MaxRecvSGE, 4, maxSGE},
 		{"MaxInline", &c.MaxInline, 0, maxInline},
-	} {
-		if *f.v < 0 || *f.v > f.limit {
-			return &ConfigError{f.name, *f.v, fmt.Sprintf("allowed are 0 to %d", f.limit)}
+	})
+}
+
+// limit is a number of a configuration, its default and the most it may be.
+type limit struct {
+	name       string
+	v          *int
+	zero, most int
+}
+
+// fillLimits puts defaults in place and checks.
+func fillLimits(limits []limit) error {
+	for _, f := range limits {
+		if *f.v < 0 || *f.v > f.most {
+			return &ConfigError{f.name, *f.v, fmt.Sprintf("allowed are 0 to %d", f.most)}
 		}
 		if *f.v == 0 {
 			*f.v = f.zero
@@ -149,15 +161,32 @@ func (q *QP) add() error {
 			q.e.unlock()
 			continue
 		}
-		q.num = num
-		q.t = transport.NewQP(transport.QPConfig{
-			Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: q.rq, SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
-			SQDepth: q.sq.mask + 1, SigAll: q.sigAll, Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window,
-		})
-		q.e.qps[num] = q
+		err = q.addAs(num)
 		q.e.unlock()
-		return nil
+		return err
 	}
+}
+
+// addAs makes the queue pair known under a free number. The engine is locked.
+func (q *QP) addAs(num ib.QPN) error {
+	var rq transport.RQ = q.rq
+	if q.srq != nil {
+		rq = q.srq
+		if !q.srq.use() {
+			return ErrClosed
+		}
+	}
+	q.num = num
+	q.t = transport.NewQP(transport.QPConfig{
+		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: rq, SharedRQ: q.srq != nil,
+		SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SQDepth: q.sq.mask + 1, SigAll: q.sigAll,
+		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window,
+	})
+	q.e.qps[num] = q
+	q.pd.refs.Add(1)
+	q.sendCQ.refs.Add(1)
+	q.recvCQ.refs.Add(1)
+	return nil
 }
 
 // Num returns the queue pair number.
@@ -169,15 +198,21 @@ func (q *QP) PSN() ib.PSN { return q.psn }
 // State returns the state of the queue pair.
 func (q *QP) State() State { return State(q.state.Load()) }
 
-// Query returns the attributes and the real capacities (ibv_query_qp).
-func (q *QP) Query() (Attr, QPCap) {
+// Query returns the attributes, and what the queue pair was made of with the real
+// sizes of its queues, at least those asked for (ibv_query_qp). The receive queue
+// of one with an SRQ has size 0.
+func (q *QP) Query() (Attr, QPConfig) {
 	q.e.lock()
 	a := q.t.Query()
 	q.e.unlock()
-	return a, QPCap{
-		MaxSendWR: int(q.sq.mask + 1), MaxRecvWR: int(q.rq.mask + 1),
-		MaxSendSGE: int(q.sq.maxSGE), MaxRecvSGE: int(q.rq.maxSGE), MaxInline: int(q.sq.maxInline),
+	c := QPConfig{
+		Type: q.typ, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: q.srq, SigAll: q.sigAll,
+		MaxSendWR: int(q.sq.mask + 1), MaxSendSGE: int(q.sq.maxSGE), MaxInline: int(q.sq.maxInline),
 	}
+	if q.rq != nil {
+		c.MaxRecvWR, c.MaxRecvSGE = q.rq.size(), int(q.rq.maxSGE)
+	}
+	return a, c
 }
 
 // Modify changes attributes and state as ibv_modify_qp does: the mask says which
@@ -260,4 +295,7 @@ func (q *QP) remove() {
 	q.pd.refs.Add(-1)
 	q.sendCQ.refs.Add(-1)
 	q.recvCQ.refs.Add(-1)
+	if q.srq != nil {
+		q.srq.refs.Add(-1)
+	}
 }

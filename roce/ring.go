@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"fmt"
 	"math/bits"
 	"sync/atomic"
 
@@ -113,6 +114,32 @@ func (r *recvRing) push(wr *RecvWR) bool {
 	copy(r.sges[i*r.maxSGE:][:r.maxSGE], wr.SGE)
 	r.produced.Store(p + 1)
 	return true
+}
+
+// post copies requests in, in order; the error is a *PostError.
+func (r *recvRing) post(wrs []RecvWR, what string) error {
+	for i := range wrs {
+		if field, err := checkSGE(wrs[i].SGE, r.maxSGE); err != nil {
+			return &PostError{i, field, err}
+		}
+		if !r.push(&wrs[i]) {
+			return &PostError{i, "", fmt.Errorf("%s of %d: %w", what, r.size(), ErrQueueFull)}
+		}
+	}
+	return nil
+}
+
+// size is how many requests there is room for, len how many are posted.
+func (r *recvRing) size() int { return int(r.mask + 1) }
+func (r *recvRing) len() int  { return int(r.produced.Load() - r.consumed.Load()) }
+
+// moveTo moves all requests to another ring, which has room for them. Nobody else
+// may be at work on either.
+func (r *recvRing) moveTo(to *recvRing) {
+	var w transport.RecvWQE
+	for r.Pop(&w) {
+		to.push(&RecvWR{ID: w.ID, SGE: w.SGE})
+	}
 }
 
 // Pop implements transport.RQ.

@@ -42,6 +42,7 @@ type deviceLimits struct {
 	MaxQPWR       int    `json:"max_qp_wr"`
 	MaxSGE        int    `json:"max_sge"`
 	MaxCQE        int    `json:"max_cqe"`
+	MaxSRQWR      int    `json:"max_srq_wr"`
 	MaxInline     int    `json:"max_inline_data"`
 	MaxQPRdAtom   int    `json:"max_qp_rd_atom"`
 	MaxQPInitRdAt int    `json:"max_qp_init_rd_atom"`
@@ -132,7 +133,7 @@ func limitsOf(a netip.Addr) (*deviceLimits, error) {
 		return nil, err
 	}
 	return &deviceLimits{
-		MaxMRSize: q.MaxMRSize, MaxMsgSize: port.MaxMsg, MaxQP: q.MaxQP, MaxQPWR: q.MaxQPWR, MaxSGE: q.MaxSGE, MaxCQE: q.MaxCQE,
+		MaxMRSize: q.MaxMRSize, MaxMsgSize: port.MaxMsg, MaxQP: q.MaxQP, MaxQPWR: q.MaxQPWR, MaxSGE: q.MaxSGE, MaxCQE: q.MaxCQE, MaxSRQWR: q.MaxSRQWR,
 		MaxInline: q.MaxInline, MaxQPRdAtom: q.MaxQPRdAtom, MaxQPInitRdAt: q.MaxQPInitRdAt, PhysPortCount: q.PhysPortCount,
 	}, nil
 }

@@ -87,6 +87,7 @@ func printDevice(w io.Writer, d *deviceInfo) {
 		line("  ", "max_qp_wr", "%d", l.MaxQPWR)
 		line("  ", "max_sge", "%d", l.MaxSGE)
 		line("  ", "max_cqe", "%d", l.MaxCQE)
+		line("  ", "max_srq_wr", "%d", l.MaxSRQWR)
 		line("  ", "max_inline_data", "%d", l.MaxInline)
 		line("  ", "max_qp_rd_atom", "%d", l.MaxQPRdAtom)
 		line("  ", "max_qp_init_rd_atom", "%d", l.MaxQPInitRdAt)

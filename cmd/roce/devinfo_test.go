@@ -100,6 +100,7 @@ func TestDevinfoJSON(t *testing.T) {
 		devices[].limits.max_qp_wr number
 		devices[].limits.max_sge number
 		devices[].limits.max_cqe number
+		devices[].limits.max_srq_wr number
 		devices[].limits.max_inline_data number
 		devices[].limits.max_qp_rd_atom number
 		devices[].limits.max_qp_init_rd_atom number

@@ -49,7 +49,7 @@ type side struct {
 	num    int
 	peer   *side
 	qp     *roce.QP
-	qpCap  roce.QPCap
+	qpCap  roce.QPConfig
 	mtu    ib.MTU
 	inline int  // the most bytes sent inline
 	sigAll bool // every request is signaled
