@@ -28,9 +28,8 @@ type RecvWR struct {
 var (
 	errState      = errors.New("the queue pair's state takes no such requests")
 	errShared     = errors.New("the queue pair receives from a shared receive queue: post there")
-	errDestroyed  = errors.New("the queue pair is destroyed or its device closed")
 	errOpcode     = errors.New("operation not supported by this kind of queue pair")
-	errNotInline  = errors.New("Data goes with Inline only, and Inline with Data instead of SGE")
+	errNotInline  = errors.New("field Data goes with Inline only, and Inline with Data instead of SGE")
 	errReadInline = errors.New("a READ has no payload to be inline")
 	errTooLong    = errors.New("longer than 2^31 bytes in sum")
 )

@@ -11,7 +11,6 @@ import (
 type original struct {
 	buf          []byte
 	server, chkd bool
-	turns        int
 }
 
 func newOriginal(size int, server, chk bool) *original {
