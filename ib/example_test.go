@@ -51,3 +51,9 @@ func ExampleRNRTimerFor() {
 	fmt.Println(uint8(code), code.Duration())
 	// Output: 14 1.28ms
 }
+
+// Each connection a flow of its own, for networks that spread flows by ports.
+func ExampleSourcePort() {
+	fmt.Println(ib.SourcePort(0x17, 0xdb9bc4))
+	// Output: 65420
+}

@@ -229,3 +229,20 @@ func TestSyndrome(t *testing.T) {
 		}
 	}
 }
+
+// Ports that rxe of Linux 6.12 sent from; test/interop compares with more.
+func TestSourcePort(t *testing.T) {
+	for _, c := range []struct {
+		local, remote QPN
+		want          uint16
+	}{
+		{0x17, 0xdb9bc4, 65420}, {0x18, 0xff6921, 55904}, {0x19, 0x4ebdb1, 50736}, {0x1a, 0x9784eb, 65317}, {0x1c, 0x6e7f22, 59246},
+	} {
+		if got := SourcePort(c.local, c.remote); got != c.want {
+			t.Errorf("source port of %v to %v is %d, want %d", c.local, c.remote, got, c.want)
+		}
+		if got := SourcePort(c.remote, c.local); got != c.want {
+			t.Errorf("source port of %v to %v is %d, want %d", c.remote, c.local, got, c.want)
+		}
+	}
+}

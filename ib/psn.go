@@ -39,6 +39,19 @@ const (
 	MulticastQPN QPN = 0xffffff
 )
 
+// SourcePort returns the UDP source port that gives the packets between two queue
+// pairs a flow of their own in networks that spread flows by ports (ECMP; IBTA annex
+// A17): a hash of both numbers, the same for both ends, into the ephemeral ports
+// from 0xc000 on. It is the one of Linux include/rdma/ib_verbs.h
+// (rdma_get_udp_sport without a flow label), which rxe and mlx5 use.
+func SourcePort(local, remote QPN) uint16 {
+	v := uint64(local) * uint64(remote)
+	v ^= v >> 20
+	v ^= v >> 40
+	label := uint32(v & 0xfffff) // an IPv6 flow label, 20 bits
+	return 0xc000 | uint16(label&0x3fff^label>>14)
+}
+
 // String returns the number as six hexadecimal digits, as libibverbs' tools print it.
 func (q QPN) String() string {
 	const digits = "0123456789abcdef"

@@ -42,6 +42,15 @@ type Conn struct {
 	RNRRetry int
 	// TrafficClass is the IPv4 TOS or IPv6 traffic class of what is sent.
 	TrafficClass uint8
+	// SourcePort is the UDP source port of what is sent. 0 means the device's
+	// own, 4791: all queue pairs of two hosts are one flow then, and a network
+	// that spreads flows over equal paths (ECMP) sends them all one way. With
+	// ib.SourcePort(q.Num(), remote.QPN) each connection is a flow of its own, as
+	// with rxe and mlx5. A port costs a socket; a device has up to 256 at a time,
+	// opened when first used. Who gets none, or asks for a port that is taken,
+	// sends from 4791 at the price of a second pass of the CRC over each packet,
+	// counted as tx_port_failed. Peers take any source port.
+	SourcePort uint16
 }
 
 func orDefault(n, def int) int {
@@ -81,7 +90,7 @@ func (q *QP) Init(access Access) error {
 }
 
 // RTR moves the queue pair from INIT to RTR: it takes requests of the peer. Of c
-// it uses PathMTU, MaxDestRdAtomic, MinRNRTimer and TrafficClass.
+// it uses PathMTU, MaxDestRdAtomic, MinRNRTimer, TrafficClass and SourcePort.
 func (q *QP) RTR(r Remote, c Conn) error {
 	if c.PathMTU == 0 {
 		port, err := q.dev.QueryPort()
@@ -103,7 +112,9 @@ func (q *QP) RTR(r Remote, c Conn) error {
 	return q.Modify(&Attr{
 		State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN, MaxDestRdAtomic: uint8(res),
 		MinRNRTimer: ib.RNRTimerFor(c.MinRNRTimer),
-		AV:          AddressVector{DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64},
+		AV: AddressVector{
+			DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64, SourcePort: c.SourcePort,
+		},
 	}, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRdAtomic|MaskMinRNRTimer)
 }
 

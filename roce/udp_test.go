@@ -243,7 +243,7 @@ func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	a, b := udpPair(t, roce.Config{}, rocetest.Options{})
+	a, b := udpPair(t, roce.Config{}, rocetest.Options{Conn: roce.Conn{SourcePort: 0xd000}})
 	send := []roce.SendWR{{Opcode: roce.WRSend, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, 10000)}}}
 	recv := []roce.RecvWR{{SGE: []roce.SGE{b.MR.SGE(0, 10000)}}}
 	wc := make([]roce.WC, 1)

@@ -282,7 +282,7 @@ func (q *QP) enter(now time.Duration, to State) {
 		q.snd.reset()
 		q.rcv.reset()
 	case RTR:
-		q.setPath()
+		q.path = q.attr.AV.path()
 		q.rcv.start(&q.attr)
 	case RTS:
 		if from == RTR {
@@ -291,17 +291,11 @@ func (q *QP) enter(now time.Duration, to State) {
 		q.snd.resume()
 	case SQD:
 		if from == SQD {
-			q.setPath()
+			q.path = q.attr.AV.path()
 			q.rcv.resize()
 			q.snd.kick(now)
 			return
 		}
 		q.snd.drain()
 	}
-}
-
-// setPath makes the address vector the path to the peer.
-func (q *QP) setPath() {
-	q.path.Dst = q.attr.AV.DGID.Addr()
-	q.path.TOS = q.attr.AV.TrafficClass
 }

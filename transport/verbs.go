@@ -197,6 +197,14 @@ type AddressVector struct {
 	TrafficClass uint8 // IPv4 TOS or IPv6 traffic class of what we send
 	HopLimit     uint8
 	FlowLabel    uint32
+	// SourcePort is the UDP source port of what we send; 0 means the device's
+	// own, 4791 (ib.SourcePort has another where flows shall spread).
+	SourcePort uint16
+}
+
+// path returns where packets go.
+func (v *AddressVector) path() Path {
+	return Path{Dst: v.DGID.Addr(), SrcPort: v.SourcePort, TOS: v.TrafficClass}
 }
 
 // Attr is ibv_qp_attr: which fields Modify looks at is said by its mask.

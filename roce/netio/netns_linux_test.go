@@ -199,7 +199,7 @@ func (s sniffer) next(t *testing.T) []byte {
 }
 
 // Rule: what is on the wire is what the ICRC says: ID i for segment i, 0 for a
-// packet alone, DF set, the TOS asked for.
+// packet alone, DF set, the TOS and the source port asked for.
 func TestWire(t *testing.T) {
 	l := newLab(t, 9000)
 	l.enter(0)
@@ -209,15 +209,23 @@ func TestWire(t *testing.T) {
 		for _, cfg := range []UDPConfig{{}, {NoGSO: true}, {Portable: true}} {
 			p := l.pair(v6, cfg)
 			s := l.sniff()
-			for _, segs := range []int{1, 2, 40, 64, 1} {
-				r := newRun(p.a.LocalAddr(), p.b.LocalAddr(), segs, 512, 1)
+			l.enter(0) // where sockets for other ports are opened
+			for i, segs := range []int{1, 2, 40, 64, 1} {
+				src := p.a.LocalAddr()
+				if i%2 == 1 {
+					src = netip.AddrPortFrom(src.Addr(), ib.SourcePort(17, ib.QPN(segs)))
+				}
+				r := newRun(src, p.b.LocalAddr(), segs, 512, 1)
 				r.TOS = 0xc2
+				if i > 0 {
+					r.SrcPort = src.Port()
+				}
 				send(t, p.a, r)
 				for i := range segs {
 					b := s.next(t)
-					id, tos, payload := uint16(0), b[1], b[28:]
+					id, tos, udp := uint16(0), b[1], b[20:]
 					if v6 {
-						tos, payload = b[0]<<4|b[1]>>4, b[48:]
+						tos, udp = b[0]<<4|b[1]>>4, b[40:]
 					} else {
 						id = binary.BigEndian.Uint16(b[4:])
 						if b[6] != 0x40 || b[7] != 0 {
@@ -231,9 +239,10 @@ func TestWire(t *testing.T) {
 							t.Errorf("%+v: segment %d of %d has ID %d on the wire, want %d", cfg, i, segs, id, want)
 						}
 					}
-					flow := ib.NewFlow(p.a.LocalAddr(), p.b.LocalAddr())
-					if !flow.Verify(id, payload) || tos != 0xc2 {
-						t.Errorf("%+v: segment %d of %d: ICRC right %t, TOS %#x", cfg, i, segs, flow.Verify(id, payload), tos)
+					flow := ib.NewFlow(src, p.b.LocalAddr())
+					if port := binary.BigEndian.Uint16(udp); !flow.Verify(id, udp[8:]) || tos != 0xc2 || port != src.Port() {
+						t.Errorf("%+v: segment %d of %d: ICRC right %t, TOS %#x, from port %d, want %d",
+							cfg, i, segs, flow.Verify(id, udp[8:]), tos, port, src.Port())
 					}
 				}
 			}

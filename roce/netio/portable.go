@@ -12,10 +12,7 @@ import (
 	"github.com/goroce/goroce/ib"
 )
 
-const (
-	portableQueue = 512 // packets read ahead
-	portablePorts = 64  // sockets for other source ports
-)
+const portableQueue = 512 // packets read ahead
 
 // portable is the backend over package net: a goroutine reads into a bounded
 // queue, and runs are sent packet by packet. Unlike the others its Send may block
@@ -38,7 +35,7 @@ type portable struct {
 
 	sendMu sync.Mutex // the sender's, against Close
 	tos    map[*net.UDPConn]uint8
-	ports  map[uint16]*net.UDPConn // nil: not to be had
+	ports  portSet[*net.UDPConn]
 	part   partialRun
 }
 
@@ -61,6 +58,7 @@ func openPortable(cfg UDPConfig) (*portable, error) {
 		q:     make([]portableEntry, portableQueue),
 		tos:   make(map[*net.UDPConn]uint8),
 	}
+	p.ports.open, p.ports.close = p.openPort, p.closePort
 	var err error
 	if p.conn, p.opt, err = listenConn(cfg.Addr); err != nil {
 		return nil, explainListen(cfg.Addr, err)
@@ -209,17 +207,13 @@ func (p *portable) Close() error {
 	<-p.done
 	p.sendMu.Lock()
 	defer p.sendMu.Unlock()
-	for _, conn := range p.ports {
-		if conn != nil {
-			err = errors.Join(err, conn.Close())
-		}
-	}
+	err = errors.Join(err, p.ports.closeAll())
 	p.w.wake()
 	return err
 }
 
 // Send sends each packet of the runs by itself, sealed for the Identification 0.
-func (p *portable) Send(_ time.Duration, runs []Run) (int, error) {
+func (p *portable) Send(now time.Duration, runs []Run) (int, error) {
 	p.sendMu.Lock()
 	defer p.sendMu.Unlock()
 	if p.isClosed() {
@@ -227,7 +221,7 @@ func (p *portable) Send(_ time.Duration, runs []Run) (int, error) {
 	}
 	wireSend()
 	for i := range runs {
-		if !p.sendRun(&runs[i]) {
+		if !p.sendRun(now, &runs[i]) {
 			if p.isClosed() {
 				return i, errClosed(p.local)
 			}
@@ -239,8 +233,8 @@ func (p *portable) Send(_ time.Duration, runs []Run) (int, error) {
 }
 
 // sendRun reports false when the rest of the run has to wait.
-func (p *portable) sendRun(r *Run) bool {
-	conn, src := p.connFor(r)
+func (p *portable) sendRun(now time.Duration, r *Run) bool {
+	conn, src := p.connFor(now, r)
 	flow := ib.NewFlow(src, r.Dst)
 	if !p.setTOS(conn, r.TOS) {
 		p.c.add(TxError, r.Segments())
@@ -305,22 +299,25 @@ func (p *portable) setTOS(conn *net.UDPConn, tos uint8) bool {
 
 // connFor returns the socket that sends from the run's source port, or the own one
 // where that port cannot be had, and the address it sends from.
-func (p *portable) connFor(r *Run) (*net.UDPConn, netip.AddrPort) {
+func (p *portable) connFor(now time.Duration, r *Run) (*net.UDPConn, netip.AddrPort) {
 	if r.SrcPort == 0 || r.SrcPort == p.local.Port() {
 		return p.conn, p.local
 	}
-	conn, ok := p.ports[r.SrcPort]
-	if !ok && len(p.ports) < portablePorts {
-		if p.ports == nil {
-			p.ports = make(map[uint16]*net.UDPConn)
-		}
-		addr := p.destination(netip.AddrPortFrom(p.local.Addr(), r.SrcPort))
-		conn, _, _ = listenConn(addr)
-		p.ports[r.SrcPort] = conn
-	}
-	if conn == nil {
+	conn, ok := p.ports.get(now, r.SrcPort)
+	if !ok {
 		p.c.add(TxPortFailed, r.Segments())
 		return p.conn, p.local
 	}
 	return conn, netip.AddrPortFrom(p.local.Addr(), r.SrcPort)
+}
+
+// openPort opens a socket that only sends, from another port of the address.
+func (p *portable) openPort(port uint16) (*net.UDPConn, error) {
+	conn, _, err := listenConn(p.destination(netip.AddrPortFrom(p.local.Addr(), port)))
+	return conn, err
+}
+
+func (p *portable) closePort(conn *net.UDPConn) error {
+	delete(p.tos, conn)
+	return conn.Close()
 }

@@ -17,7 +17,6 @@ const (
 	sendBatch   = 16 // runs per sendmmsg
 	recvBatch   = 32 // datagrams per recvmmsg
 	groBatch    = 16 // the same where each may have 64 KiB
-	maxPorts    = 256
 )
 
 // udp is the backend over a Linux UDP socket. Its calls are raw and never block;
@@ -219,12 +218,7 @@ func (u *udp) Close() error {
 	}
 	u.p.close() // before the socket, whose number the poller uses
 	err := unix.Close(fd)
-	for _, fd := range u.tx.ports {
-		if fd >= 0 {
-			err = errors.Join(err, unix.Close(fd))
-		}
-	}
-	return err
+	return errors.Join(err, u.tx.ports.closeAll())
 }
 
 // drainErrors empties the socket's error queue: ICMP messages and local errors

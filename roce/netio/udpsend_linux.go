@@ -16,7 +16,7 @@ type sender struct {
 	name [sendBatch]sockaddr
 	oob  [sendBatch]control
 
-	ports map[uint16]int // sockets bound to other source ports; -1: not to be had
+	ports portSet[int]
 
 	part partialRun
 }
@@ -29,6 +29,7 @@ var (
 )
 
 func (s *sender) init(u *udp) {
+	s.ports.open, s.ports.close = u.openPort, unix.Close
 	for i := range s.hdr {
 		h := &s.hdr[i].Hdr
 		h.Iov = &s.iov[i]
@@ -79,7 +80,7 @@ const (
 	singly                 // send packet by packet
 )
 
-func (u *udp) Send(_ time.Duration, runs []Run) (int, error) {
+func (u *udp) Send(now time.Duration, runs []Run) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.fd < 0 {
@@ -93,7 +94,7 @@ func (u *udp) Send(_ time.Duration, runs []Run) (int, error) {
 	tries := 0
 	for done := 0; done < len(runs); {
 		r := &runs[done]
-		fd, own := u.socketFor(r)
+		fd, own := u.socketFor(now, r)
 		n := u.prepare(runs[done:], own)
 		if n == 0 || u.tx.part.is(r) {
 			if v, _ := u.sendSingly(fd, r); v == blocked {
@@ -292,37 +293,24 @@ func (u *udp) countSent(runs []Run) {
 // socketFor returns the socket that sends from the run's source port. When the
 // port cannot be had, the own socket sends: own is false, and the packets have to
 // be sealed anew.
-func (u *udp) socketFor(r *Run) (fd int, own bool) {
+func (u *udp) socketFor(now time.Duration, r *Run) (fd int, own bool) {
 	if r.SrcPort == 0 || r.SrcPort == u.local.Port() {
 		return u.fd, true
 	}
-	fd, ok := u.tx.ports[r.SrcPort]
-	if !ok {
-		fd = u.openPort(r.SrcPort)
-	}
-	if fd < 0 {
+	if fd, own = u.tx.ports.get(now, r.SrcPort); !own {
 		return u.fd, false
 	}
 	return fd, true
 }
 
 // openPort opens a socket that only sends, from another port of the address.
-func (u *udp) openPort(port uint16) int {
-	if len(u.tx.ports) >= maxPorts {
-		return -1
+func (u *udp) openPort(port uint16) (fd int, err error) {
+	if fd, err = u.socket(port); err != nil {
+		return -1, err
 	}
-	fd, err := u.socket(port)
-	if err != nil {
-		fd = -1
-	} else {
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // nobody reads it
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, u.cfg.SendBuffer)
-	}
-	if u.tx.ports == nil {
-		u.tx.ports = make(map[uint16]int)
-	}
-	u.tx.ports[port] = fd
-	return fd
+	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // nobody reads it
+	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, u.cfg.SendBuffer)
+	return fd, nil
 }
 
 // source is the address that packets of a run come from when fd sends them.

@@ -69,6 +69,7 @@ func TestInterop(t *testing.T) {
 			defer func() { results = append(results, s.results...) }()
 			s.pingpong(t)
 			s.verbs(t)
+			s.ports(t)
 			s.errors(t)
 			s.loss(t)
 			s.beside(t, bin)

@@ -86,6 +86,7 @@ type link struct {
 	retry       int
 	rnrRetry    int
 	minRNRTimer int // 5-bit code
+	spread      bool
 }
 
 func (l link) role() string {
@@ -104,6 +105,8 @@ type conn struct {
 	req, rsp *end
 	reqQP    int
 	rspQP    int
+	reqQPN   uint32
+	rspQPN   uint32
 	regions  []func()
 }
 
@@ -126,8 +129,9 @@ func (c *testCase) connect(l link) *conn {
 	n.reqQP, n.rspQP = n.req.number(), n.rsp.number()
 	reqQPN := n.req.do(c, wire.Request{Op: "qp", QP: n.reqQP, Depth: 128}).QPN
 	rspQPN := n.rsp.do(c, wire.Request{Op: "qp", QP: n.rspQP, Depth: 128}).QPN
+	n.reqQPN, n.rspQPN = reqQPN, rspQPN
 	c.Cleanup(n.destroy)
-	attrs := wire.Request{Op: "connect", MTU: l.mtu, AckTimeout: l.ackTimeout, Retry: l.retry, RNRRetry: l.rnrRetry, MinRNRTimer: l.minRNRTimer, RdAtomic: 4}
+	attrs := wire.Request{Op: "connect", MTU: l.mtu, AckTimeout: l.ackTimeout, Retry: l.retry, RNRRetry: l.rnrRetry, MinRNRTimer: l.minRNRTimer, RdAtomic: 4, Spread: l.spread}
 	a := attrs
 	a.QP, a.DestGID, a.DestQPN, a.RQPSN, a.SQPSN, a.Access = n.rspQP, n.req.gid, reqQPN, psn[0], psn[1], l.qpAccess
 	n.rsp.do(c, a)

@@ -71,9 +71,13 @@ func connect(qp *roce.QP, r *wire.Request) error {
 		roce.MaskState|roce.MaskPKeyIndex|roce.MaskPort|roce.MaskAccess); err != nil {
 		return err
 	}
+	av := roce.AddressVector{DGID: ib.GIDFromAddr(dest), HopLimit: 64}
+	if r.Spread {
+		av.SourcePort = ib.SourcePort(qp.Num(), ib.QPN(r.DestQPN))
+	}
 	if err := qp.Modify(&roce.Attr{
 		State: roce.StateRTR, PathMTU: mtu, DestQPN: ib.QPN(r.DestQPN), RQPSN: ib.PSN(r.RQPSN), MaxDestRdAtomic: uint8(r.RdAtomic),
-		MinRNRTimer: ib.RNRTimer(r.MinRNRTimer), AV: roce.AddressVector{DGID: ib.GIDFromAddr(dest), HopLimit: 64},
+		MinRNRTimer: ib.RNRTimer(r.MinRNRTimer), AV: av,
 	}, roce.MaskState|roce.MaskAV|roce.MaskPathMTU|roce.MaskDestQPN|roce.MaskRQPSN|roce.MaskMaxDestRdAtomic|roce.MaskMinRNRTimer); err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type Request struct {
 	RNRRetry    int    `json:"rnr_retry,omitempty"`
 	MinRNRTimer int    `json:"min_rnr_timer,omitempty"`
 	RdAtomic    int    `json:"rd_atomic,omitempty"`
+	Spread      bool   `json:"spread,omitempty"` // send from a source port of the queue pair's own, as rxe always does
 
 	WRs       []WR `json:"wrs,omitempty"`
 	N         int  `json:"n,omitempty"`
