@@ -22,7 +22,7 @@ func TestNoAllocations(t *testing.T) {
 		}
 	}
 	b := make([]byte, len(w.model))
-	r := w.tab.lookup(e.LKey)
+	r := w.tab.region(e.LKey)
 	var c Cursor
 	c.Grow(MaxSGE)
 	for name, f := range map[string]func(){

@@ -19,13 +19,15 @@ type Cursor struct {
 	size  uint64    // bytes
 	first segment   // most cursors have one segment
 	more  []segment // segments 1 to n-1; its length is the storage
+	qpn   uint32    // the queue pair that uses it
 }
 
 // segment is a piece of memory that follows the pieces before it.
 type segment struct {
-	start uint64 // offset of its first byte within the cursor
-	buf   []byte // never empty
-	reg   *Region
+	start uint64  // offset of its first byte within the cursor
+	buf   []byte  // never empty
+	o     *object // whose memory it is, nil for inline data
+	gen   uint64  // the generation of what it granted
 }
 
 // noCopy makes go vet complain about copies.
@@ -33,6 +35,10 @@ type noCopy struct{}
 
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
+
+// Serve says which queue pair uses the cursor, for windows that are open to one
+// only. It needs to be said once.
+func (c *Cursor) Serve(qpn uint32) { c.qpn = qpn }
 
 // Grow makes room for n segments, so that opening up to so many does not
 // allocate.
@@ -86,7 +92,7 @@ func (c *Cursor) Remote(t *Table, pd PD, rkey uint32, va, length uint64, need Ac
 func (c *Cursor) Inline(b []byte) {
 	c.Reset()
 	if len(b) > 0 {
-		c.push(b, nil)
+		c.push(b, nil, 0)
 	}
 	c.read = true
 }
@@ -105,25 +111,26 @@ func (c *Cursor) Len() uint64 { return c.size }
 
 // add checks an access and appends the memory it names. length is not 0.
 func (c *Cursor) add(t *Table, pd PD, key uint32, addr, length uint64, need Access) Status {
-	r := t.lookup(key)
-	switch {
-	case r == nil:
-		return BadKey
-	case r.pd != pd:
-		return WrongPD
-	case r.acc&need != need:
-		return AccessDenied
-	case addr+length < addr:
-		return Overflow
-	case addr < r.iova || addr-r.iova > r.Len() || length > r.Len()-(addr-r.iova):
-		return OutOfRange
+	var g grant
+	o, gen := t.lookup(key, &g)
+	if o == nil || o.window != nil && need&remoteRights == 0 {
+		return BadKey // the key of a window is a remote one only
 	}
-	c.push(r.buf[addr-r.iova:][:length:length], r)
+	if s := o.knows(&g, QP{pd, c.qpn}); s != OK {
+		return s
+	}
+	if g.acc&need != need {
+		return AccessDenied
+	}
+	if s := g.covers(addr, length); s != OK {
+		return s
+	}
+	c.push(g.slice(addr, length), o, gen)
 	return OK
 }
 
 // push appends a piece of memory that is not empty.
-func (c *Cursor) push(b []byte, r *Region) {
+func (c *Cursor) push(b []byte, o *object, gen uint64) {
 	s := &c.first
 	if c.n > 0 {
 		if c.n > len(c.more) {
@@ -131,7 +138,7 @@ func (c *Cursor) push(b []byte, r *Region) {
 		}
 		s = &c.more[c.n-1]
 	}
-	*s = segment{c.size, b, r}
+	*s = segment{c.size, b, o, gen}
 	c.n++
 	c.size += uint64(len(b))
 }
@@ -144,7 +151,7 @@ func (c *Cursor) segment(i int) *segment {
 }
 
 // seek makes the segment that holds byte off the current one and returns its
-// memory from there on, or nil if the region was deregistered. off is less than
+// memory from there on, or nil if what the key granted is not in force any more. off is less than
 // c.size. Going on where the last access ended costs one step.
 func (c *Cursor) seek(off uint64) []byte {
 	s := c.segment(c.at)
@@ -156,7 +163,7 @@ func (c *Cursor) seek(off uint64) []byte {
 		c.at++
 		s = c.segment(c.at)
 	}
-	if s.reg != nil && s.reg.dead.Load() {
+	if s.o != nil && s.o.gen.Load() != s.gen {
 		return nil
 	}
 	return s.buf[off-s.start:]
@@ -164,8 +171,8 @@ func (c *Cursor) seek(off uint64) []byte {
 
 // CopyOut copies len(dst) bytes from offset off of the cursor to dst. It
 // answers OutOfRange, with nothing copied, if the cursor does not have them,
-// and BadKey if one of the regions was deregistered since the cursor was
-// opened, or Fault if the memory is not there (memory of C that was unmapped, a
+// and BadKey if one of the regions was deregistered or changed, or a window
+// closed or bound again, since the cursor was opened, or Fault if the memory is not there (memory of C that was unmapped, a
 // mapped file that was truncated) and the goroutine runs with
 // [runtime/debug.SetPanicOnFault]; dst is then partly written.
 func (c *Cursor) CopyOut(dst []byte, off uint64) (status Status) {

@@ -447,11 +447,11 @@ func TestResetDropsReferences(t *testing.T) {
 	c.Local(w.tab, 1, w.sges, 0)
 	c.Local(w.tab, 1, w.sges[:2], 0) // shorter: the rest must be gone as well
 	c.Reset()
-	if c.first.buf != nil || c.first.reg != nil {
+	if c.first.buf != nil || c.first.o != nil {
 		t.Error("first segment kept")
 	}
 	for i, s := range c.more {
-		if s.buf != nil || s.reg != nil {
+		if s.buf != nil || s.o != nil {
 			t.Errorf("segment %d kept", i+1)
 		}
 	}

@@ -12,9 +12,11 @@
 //
 // # Concurrency
 //
-// Writers of one [Table] (Register, Deregister) are serialised by the caller.
-// Lookups, which are what cursors do when they are opened, take no lock and may
-// run beside a writer. A [Cursor] belongs to one goroutine at a time. The
+// What makes and removes the objects of one [Table] (Register, Deregister and so
+// on) is serialised by the caller. What queue pairs execute (Bind, Invalidate,
+// FastRegister) may run beside it, and beside each other. Lookups, which are what
+// cursors do when they are opened, take no lock and may run beside everything. A
+// [Cursor] belongs to one goroutine at a time. The
 // methods of [Region] may be called by anyone at any time.
 //
 // # Visibility
@@ -104,24 +106,28 @@ type Status uint8
 
 // The checks are made in this order, entry by entry, and the first that fails
 // is the answer: the number of entries, then for each the key, the protection
-// domain, the rights, overflow, range. On the wire all of them are the same NAK
+// domain or queue pair, the rights, overflow, range. On the wire all of them are the same NAK
 // (IBTA 9.7.4.1.5); the order is fixed so that tests and logs tell causes apart
 // and so that a key of another domain reveals nothing about its region.
 const (
 	OK           Status = iota
-	BadKey              // no region has this key, or it was deregistered since
-	WrongPD             // the region belongs to another protection domain
+	BadKey              // nothing has this key, or it was deregistered or closed since
+	WrongPD             // the region or window belongs to another protection domain
+	WrongQP             // the window is open to another queue pair
 	AccessDenied        // the region, or the cursor, does not allow it
 	Overflow            // address + length exceeds 2^64 - 1
 	OutOfRange          // not wholly within the region or the cursor
 	Misaligned          // an atomic not on its natural boundary
 	TooManySGE          // more than MaxSGE entries
 	Fault               // the memory behind a valid range cannot be accessed
+	WrongKind           // what the key names cannot be bound, invalidated, registered
+	NotFree             // it has to be invalidated before
+	Busy                // windows are bound to it, or somebody else is changing it
 )
 
 var statusNames = [...]string{
-	"ok", "bad key", "wrong protection domain", "access denied", "address overflow",
-	"out of range", "misaligned", "too many SGEs", "memory fault",
+	"ok", "bad key", "wrong protection domain", "wrong queue pair", "access denied", "address overflow",
+	"out of range", "misaligned", "too many SGEs", "memory fault", "wrong kind of object", "not free", "in use",
 }
 
 func (s Status) String() string {

@@ -1,37 +1,60 @@
 package mem
 
 import (
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 )
 
-// Region is a registered memory region. It is made by [Table.Register].
+// Region is a registered memory region. It is made by [Table.Register], or by
+// [Table.AllocRegion] for fast registration. What it is may change: by
+// [Table.Reregister], or by fast registration and invalidation.
 type Region struct {
-	key  uint32
-	pd   PD
-	acc  Access
-	dead atomic.Bool // deregistered
-	iova uint64
-	buf  []byte
+	o      object
+	fast   bool                  // for fast registration
+	limit  uint64                // ... of so many bytes at most
+	mapped atomic.Pointer[grant] // ... of this memory
 }
 
 // Key returns the key of the region, both its local and its remote one.
-func (r *Region) Key() uint32 { return r.key }
+func (r *Region) Key() uint32 { return r.o.grant().key }
 
 // Addr returns the address of the region's first byte as requests name it.
-func (r *Region) Addr() uint64 { return r.iova }
+func (r *Region) Addr() uint64 { return r.o.grant().iova }
 
 // Len returns the length of the region in bytes.
-func (r *Region) Len() uint64 { return uint64(len(r.buf)) }
+func (r *Region) Len() uint64 { return r.o.grant().size }
 
 // Access returns the rights of the region.
-func (r *Region) Access() Access { return r.acc }
+func (r *Region) Access() Access { return r.o.grant().acc }
 
 // PD returns the protection domain of the region.
-func (r *Region) PD() PD { return r.pd }
+func (r *Region) PD() PD { return r.o.grant().pd }
 
 // Bytes returns the memory that was registered.
-func (r *Region) Bytes() []byte { return r.buf }
+func (r *Region) Bytes() []byte { g := r.o.grant(); return g.bytes() }
+
+// Valid says whether the key can be used. A region of fast registration is
+// invalid before it is registered and after it was invalidated.
+func (r *Region) Valid() bool { return r.o.grant().valid }
+
+// Windows returns how many windows are bound to the region now.
+func (r *Region) Windows() int { return int(max(r.o.uses.Load(), 0)) }
+
+// Map says which memory the next [Table.FastRegister] gives to the region, and by
+// which address requests will name its first byte (ib_map_mr_sg). It must not
+// run beside that. The error is a *[RegisterError] when the region is not for
+// fast registration, or when buf is longer than it was allocated for.
+func (r *Region) Map(buf []byte, iova uint64) error {
+	switch {
+	case !r.fast:
+		return &RegisterError{"region", "it is not for fast registration: it has its memory"}
+	case uint64(len(buf)) > r.limit:
+		return &RegisterError{"buf", fmt.Sprintf("%d bytes, the region was allocated for %d", len(buf), r.limit)}
+	}
+	r.mapped.Store(&grant{iova: iova, size: uint64(len(buf)), base: unsafe.SliceData(buf)})
+	return nil
+}
 
 // The accessors below read and write words of the region, in the byte order of
 // the host, with sync/atomic. off is in bytes from the start of the region.
@@ -74,7 +97,7 @@ func (r *Region) CompareAndSwapUint32(off int, compare, swap uint32) bool {
 }
 
 func (r *Region) word64(off int) *uint64 {
-	p := unsafe.Pointer(unsafe.SliceData(r.buf[off:][:8:8]))
+	p := unsafe.Pointer(unsafe.SliceData(r.Bytes()[off:][:8:8]))
 	if uintptr(p)&7 != 0 {
 		panic("mem: 64-bit word not aligned in memory")
 	}
@@ -82,7 +105,7 @@ func (r *Region) word64(off int) *uint64 {
 }
 
 func (r *Region) word32(off int) *uint32 {
-	p := unsafe.Pointer(unsafe.SliceData(r.buf[off:][:4:4]))
+	p := unsafe.Pointer(unsafe.SliceData(r.Bytes()[off:][:4:4]))
 	if uintptr(p)&3 != 0 {
 		panic("mem: 32-bit word not aligned in memory")
 	}
