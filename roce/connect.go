@@ -71,8 +71,9 @@ func small(field string, n, limit int) error {
 	return nil
 }
 
-// Connect takes the queue pair from RESET through INIT and RTR to RTS: Init, RTR
-// and RTS in one.
+// Connect takes an RC or UC queue pair from RESET through INIT and RTR to RTS:
+// Init, RTR and RTS in one. UC uses of c only Access, PathMTU,
+// TrafficClass and SourcePort.
 func (q *QP) Connect(r Remote, c Conn) error {
 	if err := q.Init(c.Access); err != nil {
 		return err
@@ -102,6 +103,13 @@ func (q *QP) RTR(r Remote, c Conn) error {
 	if !r.Addr.IsValid() {
 		return &ConfigError{"Remote.Addr", r.Addr, "the address of the peer is needed"}
 	}
+	av := AddressVector{
+		DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64, SourcePort: c.SourcePort,
+	}
+	if q.typ == UC {
+		return q.Modify(&Attr{State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN, AV: av},
+			MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN)
+	}
 	res := orDefault(c.MaxDestRdAtomic, 16)
 	if err := small("MaxDestRdAtomic", res, maxRdAtomic); err != nil {
 		return err
@@ -111,10 +119,7 @@ func (q *QP) RTR(r Remote, c Conn) error {
 	}
 	return q.Modify(&Attr{
 		State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN, MaxDestRdAtomic: uint8(res),
-		MinRNRTimer: ib.RNRTimerFor(c.MinRNRTimer),
-		AV: AddressVector{
-			DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64, SourcePort: c.SourcePort,
-		},
+		MinRNRTimer: ib.RNRTimerFor(c.MinRNRTimer), AV: av,
 	}, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRdAtomic|MaskMinRNRTimer)
 }
 
@@ -122,6 +127,9 @@ func (q *QP) RTR(r Remote, c Conn) error {
 // the PSN that PSN returns. Of c it uses AckTimeout, RetryCount, RNRRetry and
 // MaxRdAtomic.
 func (q *QP) RTS(c Conn) error {
+	if q.typ == UC {
+		return q.Modify(&Attr{State: StateRTS, SQPSN: q.psn}, MaskState|MaskSQPSN)
+	}
 	depth, retry, rnr := orDefault(c.MaxRdAtomic, 16), orDefault(c.RetryCount, 7), orDefault(c.RNRRetry, 7)
 	for _, f := range []struct {
 		name     string
@@ -141,4 +149,16 @@ func (q *QP) RTS(c Conn) error {
 	return q.Modify(&Attr{
 		State: StateRTS, SQPSN: q.psn, Timeout: timeout, RetryCnt: uint8(retry), RNRRetry: uint8(rnr), MaxRdAtomic: uint8(depth),
 	}, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxRdAtomic)
+}
+
+// Activate takes a UD queue pair from RESET through INIT and RTR to RTS. It
+// receives datagrams that carry the Q_Key.
+func (q *QP) Activate(qkey uint32) error {
+	if err := q.Modify(&Attr{State: StateInit, PortNum: 1, QKey: qkey}, MaskState|MaskPKeyIndex|MaskPort|MaskQKey); err != nil {
+		return err
+	}
+	if err := q.Modify(&Attr{State: StateRTR}, MaskState); err != nil {
+		return err
+	}
+	return q.Modify(&Attr{State: StateRTS, SQPSN: q.psn}, MaskState|MaskSQPSN)
 }

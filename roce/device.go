@@ -38,6 +38,7 @@ type Device struct {
 	guid     uint64
 	spin     time.Duration
 	mem      *mem.Table
+	ahs      ahTable
 	counters transport.Counters
 	events   events
 	done     chan struct{}
@@ -144,6 +145,7 @@ type DeviceAttr struct {
 	MaxSGE        int
 	MaxCQE        int
 	MaxSRQWR      int // entries of a shared receive queue
+	MaxAH         int
 	MaxMRSize     uint64
 	MaxInline     int // bytes
 	MaxQPRdAtom   int // responder resources of a queue pair
@@ -154,7 +156,7 @@ type DeviceAttr struct {
 // Query returns what the device can do (ibv_query_device).
 func (d *Device) Query() DeviceAttr {
 	return DeviceAttr{
-		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR,
+		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: maxAH,
 		MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, PhysPortCount: 1,
 	}
 }

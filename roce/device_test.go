@@ -321,7 +321,7 @@ func TestConfigErrors(t *testing.T) {
 	field("cqe", err)
 	_, err = a.PD.CreateQP(roce.QPConfig{})
 	field("SendCQ", err)
-	_, err = a.PD.CreateQP(roce.QPConfig{SendCQ: a.CQ, Type: roce.UD})
+	_, err = a.PD.CreateQP(roce.QPConfig{SendCQ: a.CQ, Type: roce.UD + 1})
 	field("Type", err)
 	_, err = a.PD.CreateQP(roce.QPConfig{SendCQ: a.CQ, MaxSendSGE: 33})
 	field("MaxSendSGE", err)

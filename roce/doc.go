@@ -4,7 +4,9 @@
 // The nouns and their numbers are those of libibverbs: a Device is opened on a
 // local IP address; it hands out protection domains (PD), memory regions (MR),
 // completion queues (CQ) and queue pairs (QP). Requests are posted to a QP and
-// complete on a CQ, each exactly once: with success, an error or flushed.
+// complete on a CQ, each exactly once: with success, an error or flushed. A QP is
+// a reliable (RC) or unreliable connection (UC), or sends and receives datagrams
+// (UD), whose destinations are address handles (AH).
 //
 // # Concurrency
 //

@@ -121,6 +121,7 @@ const (
 // Flags of completions.
 const (
 	WCWithImm = transport.WCWithImm
+	WCGRH     = transport.WCGRH // the 40 bytes before the payload are there (UD)
 )
 
 // Asynchronous events.

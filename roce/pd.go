@@ -13,7 +13,7 @@ import (
 type PD struct {
 	dev  *Device
 	num  mem.PD
-	refs atomic.Int32 // memory regions and queue pairs
+	refs atomic.Int32 // memory regions, queue pairs, address handles
 }
 
 // AllocPD makes a protection domain.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/transport"
 )
 
@@ -17,6 +18,9 @@ type SendWR struct {
 	Imm        uint32 // immediate data, host order
 	RemoteAddr uint64 // WRITE, READ
 	RKey       uint32 // WRITE, READ
+	AH         *AH    // UD: where to
+	RemoteQPN  ib.QPN // UD: to which queue pair
+	QKey       uint32 // UD: its Q_Key; with the highest bit set that of this queue pair is sent (IBTA 10.2.5)
 }
 
 // RecvWR is a receive request (ibv_recv_wr).
@@ -31,7 +35,7 @@ var (
 	errOpcode     = errors.New("operation not supported by this kind of queue pair")
 	errNotInline  = errors.New("field Data goes with Inline only, and Inline with Data instead of SGE")
 	errReadInline = errors.New("a READ has no payload to be inline")
-	errTooLong    = errors.New("longer than 2^31 bytes in sum")
+	errAH         = errors.New("an address handle of the queue pair's protection domain is needed")
 )
 
 // PostSend posts requests in order (ibv_post_send), never waiting for the network.
@@ -62,6 +66,10 @@ func (q *QP) postSend(wrs []SendWR) error {
 		*w = transport.SendWQE{
 			ID: wr.ID, Opcode: wr.Opcode, Flags: wr.Flags, Imm: wr.Imm, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey,
 			NumSGE: uint16(copy(sges, wr.SGE)), InlineLen: uint32(copy(inline, wr.Data)),
+			RemoteQPN: wr.RemoteQPN, QKey: wr.QKey,
+		}
+		if q.typ == UD {
+			w.AH = wr.AH.num
 		}
 		q.sq.publish()
 	}
@@ -73,6 +81,14 @@ func (q *QP) checkSend(wr *SendWR) (field string, err error) {
 	if !q.typ.Sends(wr.Opcode) {
 		return "Opcode", errOpcode
 	}
+	if q.typ == UD {
+		switch {
+		case wr.AH == nil, wr.AH.pd != q.pd, wr.AH.closed.Load():
+			return "AH", errAH
+		case wr.RemoteQPN == 0, wr.RemoteQPN > ib.MulticastQPN:
+			return "RemoteQPN", fmt.Errorf("%#x is not in 0x1..0xffffff", uint32(wr.RemoteQPN))
+		}
+	}
 	if wr.Flags&Inline != 0 {
 		switch {
 		case len(wr.SGE) > 0:
@@ -81,17 +97,19 @@ func (q *QP) checkSend(wr *SendWR) (field string, err error) {
 			return "Flags", errReadInline
 		case len(wr.Data) > int(q.sq.maxInline):
 			return "Data", fmt.Errorf("%d bytes, the queue pair takes %d inline", len(wr.Data), q.sq.maxInline)
+		case len(wr.Data) > q.maxLen:
+			return "Data", tooLong(uint64(len(wr.Data)), q.maxLen)
 		}
 		return "", nil
 	}
 	if wr.Data != nil {
 		return "Data", errNotInline
 	}
-	return checkSGE(wr.SGE, q.sq.maxSGE)
+	return checkSGE(wr.SGE, q.sq.maxSGE, q.maxLen)
 }
 
 // checkSGE checks the number of segments and their sum.
-func checkSGE(sges []SGE, limit uint32) (field string, err error) {
+func checkSGE(sges []SGE, limit uint32, longest int) (field string, err error) {
 	if len(sges) > int(limit) {
 		return "SGE", fmt.Errorf("%d segments, the queue takes %d", len(sges), limit)
 	}
@@ -99,10 +117,14 @@ func checkSGE(sges []SGE, limit uint32) (field string, err error) {
 	for i := range sges {
 		sum += uint64(sges[i].Length)
 	}
-	if sum > maxMsg {
-		return "SGE", errTooLong
+	if sum > uint64(longest) {
+		return "SGE", tooLong(sum, longest)
 	}
 	return "", nil
+}
+
+func tooLong(n uint64, longest int) error {
+	return fmt.Errorf("%d bytes, the longest message has %d (a datagram: the active MTU of the port when the queue pair was created)", n, longest)
 }
 
 // PostRecv posts receive requests in order (ibv_post_recv), never waiting. On a

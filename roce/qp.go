@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -32,6 +33,7 @@ type QP struct {
 	typ            QPType
 	sendCQ, recvCQ *CQ
 	sigAll         bool
+	maxLen         int // bytes of the longest message
 	psn            ib.PSN
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
@@ -48,13 +50,14 @@ type QP struct {
 	links  [numQueues]link
 	timer  timer
 	peer   *peer
-	rxFlow ib.Flow // of packets from the peer, port rxPort
-	rxPort uint16
+	rxFlow ib.Flow // of packets from rxFrom
+	rxFrom netip.AddrPort
 	in     transport.Inbound // the packet at work
 	dead   bool
 }
 
-// CreateQP makes a queue pair in state RESET, with a random number.
+// CreateQP makes a queue pair in state RESET, with a random number. The longest
+// datagram of one of type UD is what the port's active MTU is now.
 func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	d := p.dev
 	if err := cfg.fill(p); err != nil {
@@ -71,7 +74,14 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		dev: d, pd: p, e: d.port.engine, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
 		psn: ib.PSN(psn & 0xffffff),
 		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
-		srq: cfg.SRQ,
+		srq: cfg.SRQ, maxLen: maxMsg,
+	}
+	if q.typ == UD {
+		port, err := d.QueryPort()
+		if err != nil {
+			return nil, err
+		}
+		q.maxLen = port.ActiveMTU.Bytes()
 	}
 	if q.srq == nil {
 		q.rq = newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE)
@@ -88,8 +98,8 @@ func (c *QPConfig) fill(p *PD) error {
 	if c.Type == 0 {
 		c.Type = RC
 	}
-	if c.Type != RC {
-		return &ConfigError{"Type", c.Type, "allowed is RC"}
+	if c.Type != RC && c.Type != UC && c.Type != UD {
+		return &ConfigError{"Type", c.Type, "allowed are RC, UC and UD"}
 	}
 	if c.RecvCQ == nil {
 		c.RecvCQ = c.SendCQ
@@ -180,8 +190,11 @@ func (q *QP) addAs(num ib.QPN) error {
 	q.t = transport.NewQP(transport.QPConfig{
 		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: rq, SharedRQ: q.srq != nil,
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SQDepth: q.sq.mask + 1, SigAll: q.sigAll,
-		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window,
+		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, AHs: &q.dev.ahs, MTU: q.maxLen,
 	})
+	if q.typ == UD && q.e.strangers == nil {
+		q.e.strangers = newStrangers()
+	}
 	q.e.qps[num] = q
 	q.pd.refs.Add(1)
 	q.sendCQ.refs.Add(1)
@@ -246,14 +259,22 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	return nil
 }
 
+// checkAV checks an address vector against the device's own address.
+func (d *Device) checkAV(av *AddressVector) error {
+	if peer := av.DGID.Addr(); peer.Is4() != d.addr.Is4() {
+		return &ConfigError{"AV.DGID", peer, fmt.Sprintf("an address of the IP version of %v is needed", d.addr)}
+	}
+	if av.SGIDIndex != 0 {
+		return &ConfigError{"AV.SGIDIndex", av.SGIDIndex, "allowed is 0: a device has one address"}
+	}
+	return nil
+}
+
 // checkPath checks what only the device knows: the port's MTU and its addresses.
 func (q *QP) checkPath(a *Attr, mask AttrMask) error {
 	if mask&MaskAV != 0 {
-		if peer := a.AV.DGID.Addr(); peer.Is4() != q.dev.addr.Is4() {
-			return &ConfigError{"AV.DGID", peer, fmt.Sprintf("an address of the IP version of %v is needed", q.dev.addr)}
-		}
-		if a.AV.SGIDIndex != 0 {
-			return &ConfigError{"AV.SGIDIndex", a.AV.SGIDIndex, "allowed is 0: a device has one address"}
+		if err := q.dev.checkAV(&a.AV); err != nil {
+			return err
 		}
 	}
 	if mask&MaskPathMTU == 0 {

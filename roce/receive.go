@@ -43,28 +43,29 @@ func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
 		return
 	}
 	src := r.Src.Addr().Unmap().WithZone("")
-	if q.peer == nil {
+	switch {
+	case q.typ == UD: // from anybody; its Q_Key is checked later
+	case q.peer == nil:
 		q.dev.counters.Inc(transport.DropState)
 		return
-	}
-	if src != q.peer.addr {
+	case src != q.peer.addr:
 		q.dev.counters.Inc(transport.DropSource)
 		return
 	}
-	if !e.intact(now, q, r, segment, &p) {
+	if !e.intact(now, q, netip.AddrPortFrom(src, r.Src.Port()), r, segment, &p) {
 		return
 	}
-	q.in = transport.Inbound{Packet: p, Src: src, Dst: e.out.local.Addr().WithZone(""), CE: r.TOS&3 == ecnCE}
+	q.in = transport.Inbound{Packet: p, Src: src, Dst: e.out.local.Addr().WithZone(""), TOS: r.TOS, CE: r.TOS&3 == ecnCE}
 	q.t.Receive(now, &q.in)
 	e.touch(q)
 }
 
 // intact checks the ICRC. Where the IPv4 Identification that it covers is not
-// known, it is recovered and then has to fit what the peer sent before.
-func (e *engine) intact(now time.Duration, q *QP, r *netio.Received, segment int, p *ib.Packet) bool {
-	if q.rxPort != r.Src.Port() || !q.rxFlow.Valid() {
-		q.rxPort = r.Src.Port()
-		q.rxFlow = ib.NewFlow(netip.AddrPortFrom(q.peer.addr, q.rxPort), e.out.local)
+// known, it is recovered and then has to fit what the sender sent before.
+func (e *engine) intact(now time.Duration, q *QP, src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) bool {
+	if q.rxFrom != src || !q.rxFlow.Valid() {
+		q.rxFrom = src
+		q.rxFlow = ib.NewFlow(src, e.out.local)
 	}
 	if r.IDKnown {
 		if !q.rxFlow.Verify(r.ID+uint16(segment), p.Bytes()) {
@@ -78,11 +79,24 @@ func (e *engine) intact(now time.Duration, q *QP, r *netio.Received, segment int
 		e.count(dropICRC)
 		return false
 	}
-	if q.peer.addr.Is4() && !q.peer.ids.Accept(now, id) {
+	if src.Addr().Is4() && !e.ids(now, q, src.Addr()).Accept(now, id) {
 		e.count(dropIPID)
 		return false
 	}
 	return true
+}
+
+// ids returns the tracker of the Identifications of the IPv4 host that sent a
+// packet to q.
+func (e *engine) ids(now time.Duration, q *QP, src netip.Addr) *ib.IDTracker {
+	p := q.peer
+	if p == nil {
+		p = e.peers[src]
+	}
+	if p == nil {
+		return e.strangers.ids(now, src)
+	}
+	return &p.ids
 }
 
 // peer is a host that queue pairs are connected to. Its IPv4 Identifications are

@@ -119,7 +119,7 @@ func (r *recvRing) push(wr *RecvWR) bool {
 // post copies requests in, in order; the error is a *PostError.
 func (r *recvRing) post(wrs []RecvWR, what string) error {
 	for i := range wrs {
-		if field, err := checkSGE(wrs[i].SGE, r.maxSGE); err != nil {
+		if field, err := checkSGE(wrs[i].SGE, r.maxSGE, maxMsg); err != nil {
 			return &PostError{i, field, err}
 		}
 		if !r.push(&wrs[i]) {

@@ -63,6 +63,9 @@ const (
 	NPECNMarked     // np_ecn_marked_roce_packets
 	RPCNPIgnored    // rp_cnp_ignored: CNPs received while nothing controls the rate
 	RetransPkts     // request packets sent again
+	DropMessage     // UC: packet of a message of which another is missing
+	DropNoReceive   // UC, UD: message that found no receive request
+	DropQKey        // UD: Q_Key does not match
 	NumCounters     // not a counter
 )
 
@@ -76,4 +79,5 @@ var counterNames = [NumCounters]string{
 	"drop_qp_state", "drop_source_address", "drop_pkey", "drop_transport", "drop_bad_response", "drop_ghost_ack",
 	"drop_after_nak", "drop_no_resource", "drop_duplicate", "np_ecn_marked_roce_packets",
 	"rp_cnp_ignored", "retransmitted_pkts",
+	"drop_broken_message", "drop_no_receive", "drop_qkey",
 }

@@ -3,10 +3,12 @@
 // and the time at which it wants to be called next. It opens no socket, reads no
 // clock, takes no lock and starts no goroutine; package roce does all that.
 //
-// A [QP] consists of a requester (requester.go makes packets of send requests,
-// completer.go completes them, window.go bounds what is in flight) and a
-// responder (responder.go takes requests, acknowledge.go and resources.go answer
-// them). modify.go has the states and their rules.
+// A [QP] consists of a sender and a receiver. Those of RC are a requester
+// (requester.go makes packets of send requests, completer.go completes them,
+// window.go bounds what is in flight) and a responder (responder.go takes
+// requests, acknowledge.go and resources.go answer them); UC and UD send by
+// unreliable.go and receive by ucreceiver.go and udreceiver.go. receives.go is
+// what all receivers share. modify.go has the states and their rules.
 //
 // # Concurrency
 //

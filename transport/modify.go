@@ -282,7 +282,7 @@ func (q *QP) enter(now time.Duration, to State) {
 		q.snd.reset()
 		q.rcv.reset()
 	case RTR:
-		q.path = q.attr.AV.path()
+		q.path = q.attr.AV.Path()
 		q.rcv.start(&q.attr)
 	case RTS:
 		if from == RTR {
@@ -291,7 +291,7 @@ func (q *QP) enter(now time.Duration, to State) {
 		q.snd.resume()
 	case SQD:
 		if from == SQD {
-			q.path = q.attr.AV.path()
+			q.path = q.attr.AV.Path()
 			q.rcv.resize()
 			q.snd.kick(now)
 			return

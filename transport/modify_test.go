@@ -27,7 +27,7 @@ func modifyQP(t *testing.T, typ QPType, s State) *QP {
 	w.q = NewQP(w.cfg)
 	w.q.state = s
 	w.q.attr = goodAttr()
-	w.q.path = w.q.attr.AV.path()
+	w.q.path = w.q.attr.AV.Path()
 	return w.q
 }
 

@@ -34,7 +34,8 @@ type Outbox interface {
 type Inbound struct {
 	ib.Packet
 	Src, Dst netip.Addr
-	CE       bool // congestion experienced (ECN)
+	TOS      uint8 // IPv4 TOS or IPv6 traffic class
+	CE       bool  // congestion experienced (ECN)
 }
 
 // Want says what a queue pair would transmit now if it were asked.
@@ -66,6 +67,10 @@ type QPConfig struct {
 	// Window is the most bytes of packets, ICRC and headers included, that may
 	// be unacknowledged; 0 means 256 KiB. The window in use adapts below it.
 	Window int
+	// AHs resolves address handles, and MTU is the most payload of a datagram
+	// in bytes. Only UD needs them.
+	AHs AHs
+	MTU int
 }
 
 // noEvent is given to fail when no asynchronous event goes with the error:
@@ -93,7 +98,15 @@ func NewQP(cfg QPConfig) *QP {
 		cfg.Window = 256 << 10
 	}
 	q := &QP{cfg: cfg}
-	q.snd, q.rcv = &requester{q: q}, &responder{q: q}
+	common := receives{q: q}
+	switch cfg.Type {
+	case UC:
+		q.snd, q.rcv = &unreliable{q: q}, &ucReceiver{receives: common}
+	case UD:
+		q.snd, q.rcv = &unreliable{q: q}, &udReceiver{receives: common}
+	default:
+		q.snd, q.rcv = &requester{q: q}, &responder{receives: common}
+	}
 	q.snd.reset()
 	q.rcv.reset()
 	return q
@@ -174,7 +187,7 @@ func (q *QP) Receive(now time.Duration, in *Inbound) {
 	switch {
 	case q.state < RTR || q.state == Err:
 		q.count(DropState) // IBTA 10.3.1: only RTR, RTS, SQD and SQE process packets
-	case in.Src.Unmap() != q.path.Dst:
+	case q.cfg.Type != UD && in.Src.Unmap() != q.path.Dst:
 		q.count(DropSource) // IBTA 9.6.1.2: the source of a connected service is its peer
 	case info.Op == ib.KindCNP:
 		q.count(RPCNPIgnored)
@@ -191,7 +204,7 @@ func (q *QP) Receive(now time.Duration, in *Inbound) {
 		q.snd.receive(now, in)
 	default:
 		q.congestion(in)
-		if q.state == RTR && !q.est {
+		if q.state == RTR && !q.est && q.cfg.Type != UD {
 			q.est = true
 			q.event(EventCommEst) // IBTA 11.6.3.1: the first packet may overtake the connection's set-up
 		}
@@ -220,14 +233,18 @@ func (t QPType) accepts(tr ib.Transport) bool {
 }
 
 // Kick says that the send or receive queue has new entries. In state Err they
-// complete at once, flushed (IBTA 10.3.1.7).
+// complete at once, flushed, and send requests in state SQE, too (IBTA 10.3.1.6,
+// 10.3.1.7).
 func (q *QP) Kick(now time.Duration) {
-	if q.state == Err {
+	switch q.state {
+	case Err:
 		q.snd.flush()
 		q.rcv.flush()
-		return
+	case SQE:
+		q.snd.flush()
+	default:
+		q.snd.kick(now)
 	}
-	q.snd.kick(now)
 }
 
 // Wants says what Transmit and TransmitControl would do now. It is cheap, and
@@ -301,16 +318,21 @@ func (q *QP) count(c Counter) { q.cfg.Counters.Inc(c) }
 // caller writes extension headers from ib.BTHSize on, the payload at the header
 // length of op, and calls commit. It returns nil when out has no room.
 func (q *QP) newPacket(out Outbox, op ib.Opcode, n int, seq uint64, ackReq, solicited bool) []byte {
+	return q.packetTo(out, &q.path, q.attr.DestQPN, op, n, seq, ackReq, solicited)
+}
+
+// packetTo is newPacket for a packet to any queue pair.
+func (q *QP) packetTo(out Outbox, path *Path, dest ib.QPN, op ib.Opcode, n int, seq uint64, ackReq, solicited bool) []byte {
 	pad := -n & 3
 	end := op.Info().HeaderLen + n
-	b := out.Packet(&q.path, end+pad+ib.ICRCSize)
+	b := out.Packet(path, end+pad+ib.ICRCSize)
 	if b == nil {
 		return nil
 	}
 	// MigReq is what adapters send when no path migration is armed (IBTA 17.2.8).
 	ib.BTH{
 		Opcode: op, Solicited: solicited, MigReq: true, Pad: uint8(pad), PKey: ib.DefaultPKey,
-		DestQP: q.attr.DestQPN, AckReq: ackReq, PSN: psnOf(seq),
+		DestQP: dest, AckReq: ackReq, PSN: psnOf(seq),
 	}.Put(b)
 	for i := range pad {
 		b[end+i] = 0

@@ -57,6 +57,7 @@ type reqPosted struct {
 	op             WROpcode
 	inline         []byte
 	completed      int
+	failed         bool
 }
 
 const (
@@ -183,13 +184,11 @@ func (w *reqWorld) connect() {
 	w.t.Helper()
 	w.sq = newReqSQ(w.t, int(w.cfg.SQDepth))
 	w.q = NewQP(w.cfg)
-	for _, s := range []struct {
-		to   State
-		mask AttrMask
-	}{{Init, initMask}, {RTR, rtrRCMask}, {RTS, rtsRCMask}} {
+	for to := Init; to <= RTS; to++ {
 		a := w.attr
-		a.State = s.to
-		if err := w.q.Modify(w.now, &a, s.mask|MaskState); err != nil {
+		a.State = to
+		need, _, _ := findTransition(w.cfg.Type, to-1, to)
+		if err := w.q.Modify(w.now, &a, need|MaskState); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -207,7 +206,7 @@ func (w *reqWorld) Push(wc *WC) {
 	if p.completed++; p.completed > 1 {
 		w.t.Fatalf("request %d completes twice", wc.ID)
 	}
-	if wc.Status != WCSuccess {
+	if p.failed = wc.Status != WCSuccess; p.failed {
 		w.wcs = append(w.wcs, fmt.Sprintf("wc %d %v", wc.ID, wc.Status))
 		return
 	}
@@ -273,6 +272,18 @@ func (w *reqWorld) post(f []string) {
 			key = uint32(v)
 		case "va":
 			e.RemoteAddr += uint64(v)
+		case "psn": // those of requests that failed are used again
+			p.first, w.nextPSN = v, v
+		case "ah":
+			e.AH = uint32(v)
+		case "qp":
+			e.RemoteQPN = ib.QPN(v)
+		case "qkey":
+			v, err := strconv.ParseUint(val, 0, 32)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			e.QKey = uint32(v)
 		default:
 			w.t.Fatalf("bad option %q", o)
 		}
@@ -308,7 +319,7 @@ func (w *reqWorld) show(b []byte) string {
 	if psn < 0 {
 		psn += 1 << 24
 	}
-	s := strings.TrimPrefix(strings.TrimPrefix(info.Name, "RC_"), "RDMA_")
+	s := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(info.Name, "RC_"), "UC_"), "RDMA_")
 	s = strings.Replace(s, "_WITH_IMMEDIATE", "_IMM", 1)
 	s = strings.TrimSuffix(s, "_REQUEST")
 	s = fmt.Sprintf("> %s %d", s, psn)
@@ -331,10 +342,15 @@ func (w *reqWorld) show(b []byte) string {
 	if p.Solicited() {
 		s += " se"
 	}
-	if p.DestQP() != w.attr.DestQPN || p.PKey() != ib.DefaultPKey || !p.MigReq() || p.BECN() || p.FECN() {
+	dest, path := w.attr.DestQPN, Path{Dst: reqPeer, TOS: 0x68}
+	if info.DETH {
+		s += fmt.Sprintf(" to %v qp=%d qkey=%#x src=%#x", w.out.path, p.DestQP(), p.DETH().QKey, uint32(p.DETH().SrcQP))
+		dest, path = p.DestQP(), w.out.path
+	}
+	if p.DestQP() != dest || p.PKey() != ib.DefaultPKey || !p.MigReq() || p.BECN() || p.FECN() {
 		s += " wrong header"
 	}
-	if w.out.path != (Path{Dst: reqPeer, TOS: 0x68}) {
+	if w.out.path != path {
 		s += fmt.Sprintf(" wrong path %v", w.out.path)
 	}
 	for i := range int(p.Pad()) {
@@ -348,7 +364,7 @@ func (w *reqWorld) show(b []byte) string {
 
 func (w *reqWorld) checkPayload(psn int, data []byte) {
 	for id, p := range w.posted {
-		if psn < p.first || psn >= p.first+p.packets || p.op == WRRead {
+		if psn < p.first || psn >= p.first+p.packets || p.op == WRRead || p.failed {
 			continue
 		}
 		off := (psn - p.first) * w.attr.PathMTU.Bytes()

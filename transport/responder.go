@@ -21,11 +21,9 @@ import (
 //
 // All work per packet is bounded and allocates nothing.
 type responder struct {
-	q *QP
+	receives
 	respState
 	target mem.Cursor // where the payload of the message goes
-	wqe    RecvWQE    // the receive that was taken for the message
-	wc     WC         // scratch, so that a completion needs no allocation
 	reads  readQueue
 }
 
@@ -48,7 +46,6 @@ type respState struct {
 	// The SEND or WRITE message being received.
 	inMessage bool
 	kind      ib.OpKind // KindSend or KindWrite
-	haveWQE   bool      // a receive was taken for it
 	offset    uint64    // bytes received
 	length    uint64    // bytes announced by the RETH (WRITE)
 }
@@ -70,7 +67,7 @@ type nakPoint struct {
 func (r *responder) reset() {
 	r.target.Reset()
 	r.reads.reset()
-	r.respState = respState{}
+	r.haveWQE, r.respState = false, respState{}
 }
 
 // start makes the responder ready to receive (INIT to RTR). It is the only
@@ -80,9 +77,7 @@ func (r *responder) start(a *Attr) {
 	r.mtu = a.PathMTU.Bytes()
 	r.expected = firstSeq(a.RQPSN)
 	r.last.seq = r.expected - 1
-	if cap(r.wqe.SGE) == 0 {
-		r.wqe.SGE = make([]mem.SGE, 0, 4) // grows at most log2(MaxSGE) times
-	}
+	r.grow()
 	r.reads.resize(int(a.MaxDestRdAtomic))
 }
 
@@ -142,7 +137,7 @@ func (r *responder) send(now time.Duration, in *Inbound) {
 		r.notReady()
 		return
 	}
-	if !r.fitsMTU(pos, len(p)) {
+	if !fitsMTU(pos, len(p), r.mtu) {
 		r.invalid(now)
 		return
 	}
@@ -163,7 +158,7 @@ func (r *responder) send(now time.Duration, in *Inbound) {
 	}
 	r.advance(in, len(p))
 	if pos.Ends() {
-		r.completeReceive(in, WCRecv, r.offset)
+		r.completeReceive(in, WCRecv, r.offset, r.q.attr.DestQPN, 0)
 	}
 }
 
@@ -189,7 +184,7 @@ func (r *responder) write(now time.Duration, in *Inbound) {
 		r.notReady()
 		return
 	}
-	if !r.fitsMTU(info.Pos, len(p)) {
+	if !fitsMTU(info.Pos, len(p), r.mtu) {
 		r.invalid(now)
 		return
 	}
@@ -207,7 +202,7 @@ func (r *responder) write(now time.Duration, in *Inbound) {
 	}
 	r.advance(in, len(p))
 	if info.Imm {
-		r.completeReceive(in, WCRecvRDMAWithImm, r.length)
+		r.completeReceive(in, WCRecvRDMAWithImm, r.length, r.q.attr.DestQPN, 0)
 	}
 }
 
@@ -224,19 +219,6 @@ func (r *responder) openWrite(now time.Duration, h ib.RETH) bool {
 		return false
 	}
 	return true
-}
-
-// fitsMTU judges a payload by its position: FIRST and MIDDLE are full, LAST is
-// not empty, none is longer than the path MTU (IBTA 9.7.4.1.6; Linux rxe_resp.c,
-// check_length).
-func (r *responder) fitsMTU(pos ib.Position, n int) bool {
-	switch pos {
-	case ib.PosFirst, ib.PosMiddle:
-		return n == r.mtu
-	case ib.PosLast:
-		return n > 0 && n <= r.mtu
-	}
-	return n <= r.mtu
 }
 
 // advance counts an executed packet of n payload bytes.
@@ -257,29 +239,6 @@ func (r *responder) advance(in *Inbound, n int) {
 
 func (r *responder) countMessage() { r.msn = (r.msn + 1) & 0xffffff }
 
-// takeWQE takes a receive for the message, once. It reports false when there is
-// none.
-func (r *responder) takeWQE() bool {
-	if !r.haveWQE {
-		r.haveWQE = r.q.cfg.RQ.Pop(&r.wqe)
-	}
-	return r.haveWQE
-}
-
-// completeReceive completes the receive of a message that ended.
-func (r *responder) completeReceive(in *Inbound, op WCOpcode, n uint64) {
-	r.wc = WC{
-		ID: r.wqe.ID, Opcode: op, ByteLen: uint32(n),
-		Solicited: in.Solicited(), QPN: r.q.cfg.Num, SrcQP: r.q.attr.DestQPN,
-	}
-	if in.Info().Imm {
-		r.wc.Flags = WCWithImm
-		r.wc.Imm = uint32(in.Imm())
-	}
-	r.q.count(RDMARecvs)
-	r.pushReceive()
-}
-
 // failReceive completes the receive of the message with an error of its own
 // buffers and ends the connection (IBTA 9.9.3, responder class A): a message
 // that is too long is the requester's fault, a bad buffer ours.
@@ -295,31 +254,16 @@ func (r *responder) failReceive(now time.Duration, s WCStatus) {
 }
 
 // flush completes all receives with WCWRFlushErr: the QP has gone to ERR, or was
-// there and has got new receives. Of a shared receive queue only the one taken
-// for a message that is not whole is the QP's to flush (IBTA 10.2.9.3). What is due because of a fatal NAK still is
+// there and has got new receives. What is due because of a fatal NAK still is
 // transmitted; otherwise READs are forgotten and only an ACK that was due
 // stays, for it is true.
 func (r *responder) flush() {
 	r.inMessage = false
 	r.target.Reset()
-	for r.haveWQE || !r.q.cfg.SharedRQ && r.takeWQE() {
-		r.errorReceive(WCWRFlushErr)
-		r.q.count(RespCQEFlush)
-	}
+	r.flushReceives()
 	if !r.failed {
 		r.nakDue = false
 		r.ackDue = r.ackDue && !r.blocked(r.ack.seq)
 		r.reads.reset()
 	}
-}
-
-func (r *responder) errorReceive(s WCStatus) {
-	r.wc = WC{ID: r.wqe.ID, Status: s, Opcode: WCRecv, QPN: r.q.cfg.Num}
-	r.pushReceive()
-}
-
-// pushReceive delivers the completion in r.wc.
-func (r *responder) pushReceive() {
-	r.haveWQE = false
-	r.q.cfg.RecvCQ.Push(&r.wc)
 }

@@ -60,6 +60,8 @@ var rspGuardBytes = bytes.Repeat([]byte{0xc5}, rspGuard)
 
 var rspPeer, rspSelf = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
 
+const rspTOS = 0x2a
+
 // rspAttr are the attributes most scripts run with.
 func rspAttr() Attr {
 	return Attr{
@@ -68,7 +70,9 @@ func rspAttr() Attr {
 	}
 }
 
-func newRspWorld(t *testing.T, a Attr) *rspWorld {
+func newRspWorld(t *testing.T, a Attr) *rspWorld { return newRspWorldOf(t, RC, a) }
+
+func newRspWorldOf(t *testing.T, typ QPType, a Attr) *rspWorld {
 	w := &rspWorld{t: t, base: a.RQPSN, auto: true, nextID: 1,
 		tab: mem.NewTable(rand.NewChaCha8([32]byte{1})),
 		reg: map[string]*mem.Region{}, fresh: map[string][]byte{}, guard: map[string][]byte{}, alias: map[string]uint32{"bad": 0xdeadbeef},
@@ -79,7 +83,7 @@ func newRspWorld(t *testing.T, a Attr) *rspWorld {
 	w.region("pd", 4096, 2, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead)
 	w.region("rb", 64<<10, 1, mem.LocalWrite)
 	w.q = NewQP(QPConfig{
-		Num: 0x111111, Type: RC, PD: 1, Mem: w.tab, RQ: w, SQ: rspNoSQ{}, SendCQ: w, RecvCQ: w, SQDepth: 1,
+		Num: 0x111111, Type: typ, PD: 1, Mem: w.tab, RQ: w, SQ: rspNoSQ{}, SendCQ: w, RecvCQ: w, SQDepth: 1,
 		Counters: &w.counts, Event: func(e Event) { w.events = append(w.events, e.String()) },
 	})
 	w.up(a, RTS)
@@ -89,7 +93,7 @@ func newRspWorld(t *testing.T, a Attr) *rspWorld {
 // up puts the queue pair into a state as Modify would.
 func (w *rspWorld) up(a Attr, s State) {
 	w.q.attr, w.q.state, w.q.path = a, s, Path{Dst: rspPeer}
-	w.q.rsp().start(&w.q.attr)
+	w.q.rcv.start(&w.q.attr)
 }
 
 func (w *rspWorld) region(name string, n int, pd mem.PD, acc mem.Access) {
@@ -134,6 +138,9 @@ func (w *rspWorld) Push(wc *WC) {
 	}
 	if wc.Solicited {
 		s += " se"
+	}
+	if wc.Flags&WCGRH != 0 {
+		s += fmt.Sprintf(" grh src=%d", wc.SrcQP)
 	}
 	if wc.QPN != w.q.Num() {
 		s += " wrong QPN"
@@ -191,6 +198,7 @@ func (w *rspWorld) build(line string) []byte {
 	h := ib.BTH{Opcode: op, MigReq: true, PKey: ib.DefaultPKey, DestQP: w.q.Num(), PSN: w.base.Add(psn)}
 	reth := ib.RETH{VA: rspIOVA, RKey: w.alias["mr"]}
 	n, imm, variant := 0, 0, 0
+	deth := ib.DETH{QKey: w.q.attr.QKey, SrcQP: 17}
 	for _, o := range f[2:] {
 		name, val, _ := strings.Cut(o, "=")
 		v, err := strconv.ParseUint(val, 0, 64)
@@ -209,6 +217,10 @@ func (w *rspWorld) build(line string) []byte {
 			h.PKey = ib.PKey(v)
 		case name == "va":
 			reth.VA = v
+		case name == "qkey":
+			deth.QKey = uint32(v)
+		case name == "src":
+			deth.SrcQP = ib.QPN(v)
 		case name == "key":
 			k, ok := w.alias[val]
 			if err = nil; !ok {
@@ -241,6 +253,9 @@ func (w *rspWorld) build(line string) []byte {
 	if info.FETH {
 		at += ib.FETH{Global: true}.Put(b[at:])
 	}
+	if info.DETH {
+		at += deth.Put(b[at:])
+	}
 	if info.RETH {
 		at += reth.Put(b[at:])
 	}
@@ -258,8 +273,8 @@ func (w *rspWorld) build(line string) []byte {
 }
 
 func rspOpcode(t *testing.T, name string) ib.Opcode {
-	for o := range 0x20 {
-		if info := ib.Opcode(o).Info(); info != nil && info.Name == "RC_"+name {
+	for o := range 0x100 { // without a prefix it is one of RC
+		if info := ib.Opcode(o).Info(); info != nil && (info.Name == "RC_"+name || info.Name == name) {
 			return ib.Opcode(o)
 		}
 	}
@@ -273,7 +288,7 @@ func (w *rspWorld) in(b []byte) {
 	if bad != ib.OK {
 		w.t.Fatalf("malformed packet in script: %v", bad)
 	}
-	w.q.Receive(w.now, &Inbound{Packet: p, Src: rspPeer, Dst: rspSelf})
+	w.q.Receive(w.now, &Inbound{Packet: p, Src: rspPeer, Dst: rspSelf, TOS: rspTOS})
 }
 
 // transmit lets the queue pair write all it has.
@@ -491,6 +506,11 @@ func (w *rspWorld) checkMemory(f []string) {
 	want := slices.Clone(w.fresh[name])
 	for _, piece := range f[1:] {
 		var psn, n int
+		if _, err := fmt.Sscanf(piece, "grh:%d", &n); err == nil { // before a packet of n bytes
+			ib.PutGRH(want[at:], rspPeer, rspSelf, rspTOS, n)
+			at += ib.GRHSize
+			continue
+		}
 		if _, err := fmt.Sscanf(piece, "%d:%d", &psn, &n); err != nil {
 			w.t.Fatalf("%q: %v", piece, err)
 		}

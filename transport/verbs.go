@@ -109,7 +109,7 @@ type SendWQE struct {
 	Swap       uint64
 	AH         uint32 // address handle number (UD)
 	RemoteQPN  ib.QPN // (UD)
-	QKey       uint32 // (UD)
+	QKey       uint32 // (UD), see ControlledQKey
 	SRQN       uint32 // (XRC)
 }
 
@@ -148,6 +148,17 @@ type RQ interface {
 type CQ interface {
 	Push(wc *WC)
 }
+
+// AHs resolves the address handles of datagrams.
+type AHs interface {
+	// Path returns where the address handle with this number leads; false if
+	// there is none in the protection domain. It must not wait or allocate.
+	Path(handle uint32, pd mem.PD) (Path, bool)
+}
+
+// ControlledQKey is the bit of a Q_Key that stands in a send request for "the
+// Q_Key of the queue pair itself" (IBTA 10.2.5).
+const ControlledQKey = 1 << 31
 
 // Event is an asynchronous event, numbered as ibv_event_type.
 type Event uint8
@@ -202,8 +213,8 @@ type AddressVector struct {
 	SourcePort uint16
 }
 
-// path returns where packets go.
-func (v *AddressVector) path() Path {
+// Path returns where packets go.
+func (v *AddressVector) Path() Path {
 	return Path{Dst: v.DGID.Addr(), SrcPort: v.SourcePort, TOS: v.TrafficClass}
 }
 
