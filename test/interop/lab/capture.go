@@ -22,7 +22,7 @@ type Capture struct {
 	all     *pcapWriter
 	one     *pcapWriter
 	onePath string
-	last    time.Time // when the last frame came
+	empty   time.Time // when the socket had last had nothing for 20 ms
 	frames  int
 	stop    bool
 	done    chan struct{}
@@ -86,13 +86,15 @@ func (c *Capture) loop() {
 		switch {
 		case err == nil:
 			frame := buf[:min(n, len(buf))]
-			c.last = now
 			c.frames++
 			c.all.write(now, frame, n)
 			if c.one != nil {
 				c.one.write(now, frame, n)
 			}
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
+			if err == unix.EAGAIN {
+				c.empty = now
+			}
 			if c.stop {
 				c.mu.Unlock()
 				return
@@ -127,15 +129,18 @@ func (c *Capture) BeginCase(dir string) error {
 	return nil
 }
 
-// EndCase waits until the device has been quiet for 50 ms (at most 2 s), closes the case's file and returns its path.
+// EndCase waits until the reader has caught up, on a busy machine it may lag, and 20 ms have brought nothing (at most 10 s); it closes the
+// case's file and returns its path.
 func (c *Capture) EndCase() (string, error) {
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	began := time.Now()
+	for time.Since(began) < 10*time.Second {
 		c.mu.Lock()
-		quiet := time.Since(c.last) > 50*time.Millisecond
+		empty := c.empty
 		c.mu.Unlock()
-		if quiet {
+		if empty.Sub(began) >= 20*time.Millisecond {
 			break
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
