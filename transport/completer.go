@@ -270,18 +270,15 @@ func (r *requester) progress(now time.Duration, to uint64) {
 // complete ends the oldest request with success.
 func (r *requester) complete(c *record) {
 	r.done++
-	if c.op == WRSend || c.op == WRSendWithImm {
+	wc := WC{ID: c.id, Opcode: c.op.completion()}
+	if wc.Opcode == WCSend {
 		r.q.count(RDMASends)
 	}
 	if c.flags&Signaled == 0 && !r.q.cfg.SigAll {
 		return
 	}
-	wc := WC{ID: c.id}
-	switch c.op {
-	case WRWrite, WRWriteWithImm:
-		wc.Opcode = WCWrite
-	case WRRead:
-		wc.Opcode, wc.ByteLen = WCRead, c.length
+	if c.op == WRRead {
+		wc.ByteLen = c.length
 	}
 	r.push(wc)
 }

@@ -39,9 +39,13 @@ func (r *receives) completeReceive(in *Inbound, op WCOpcode, n uint64, src ib.QP
 		ID: r.wqe.ID, Opcode: op, ByteLen: uint32(n), Flags: flags,
 		Solicited: in.Solicited(), QPN: r.q.cfg.Num, SrcQP: src,
 	}
-	if in.Info().Imm {
+	switch info := in.Info(); {
+	case info.Imm:
 		r.wc.Flags |= WCWithImm
 		r.wc.Imm = uint32(in.Imm())
+	case info.IETH:
+		r.wc.Flags |= WCWithInv
+		r.wc.Imm = uint32(in.IETH())
 	}
 	r.q.count(RDMARecvs)
 	r.pushReceive()

@@ -112,6 +112,8 @@ func (w *reqWorld) holds(line string, f []string) bool {
 		}
 	case "freed":
 		got = fmt.Sprintf("freed %d", w.sq.consumed)
+	case "bound":
+		got = w.local.bound(f[1])
 	case "window":
 		got = fmt.Sprintf("window %d", w.q.req().win.size)
 	case "count":

@@ -40,6 +40,7 @@ type reqWorld struct {
 
 	tab      *mem.Table
 	src, dst *mem.Region
+	local    reqLocal
 	sq       reqSQ
 	counts   Counters
 
@@ -164,7 +165,7 @@ func newReqWorld(t testing.TB, base ib.PSN) *reqWorld {
 		},
 	}
 	var err error
-	w.src, err = w.tab.Register(bytes.Clone(reqPattern), 1, mem.LocalWrite, reqIOVA)
+	w.src, err = w.tab.Register(bytes.Clone(reqPattern), 1, mem.LocalWrite|mem.MWBind, reqIOVA)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +173,7 @@ func newReqWorld(t testing.TB, base ib.PSN) *reqWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.local.init(w)
 	w.cfg = QPConfig{
 		Num: 0x111111, Type: RC, PD: 1, Mem: w.tab, SQ: &w.sq, RQ: reqEmptyRQ{}, SendCQ: w, RecvCQ: w, SQDepth: 64,
 		Counters: &w.counts, Event: func(e Event) { w.events = append(w.events, e.String()) },
@@ -232,11 +234,14 @@ func (w *reqWorld) checkLanding(p *reqPosted) {
 
 var reqOps = map[string]WROpcode{
 	"SEND": WRSend, "SENDI": WRSendWithImm, "WRITE": WRWrite, "WRITEI": WRWriteWithImm, "READ": WRRead,
-	"ATOMIC": WRAtomicFetAdd,
+	"ATOMIC": WRAtomicFetAdd, "SENDINV": WRSendWithInv,
 }
 
 // post: id op length [uns] [fence] [se] [inline] [imm=N] [sges=N] [key=N]
 func (w *reqWorld) post(f []string) {
+	if w.postLocal(f) {
+		return
+	}
 	id, _ := strconv.Atoi(f[0])
 	n, err := strconv.Atoi(f[2])
 	op, ok := reqOps[f[1]]
@@ -321,6 +326,7 @@ func (w *reqWorld) show(b []byte) string {
 	}
 	s := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(info.Name, "RC_"), "UC_"), "RDMA_")
 	s = strings.Replace(s, "_WITH_IMMEDIATE", "_IMM", 1)
+	s = strings.Replace(s, "_WITH_INVALIDATE", "_INV", 1)
 	s = strings.TrimSuffix(s, "_REQUEST")
 	s = fmt.Sprintf("> %s %d", s, psn)
 	if info.Op != ib.KindReadRequest {
@@ -335,6 +341,9 @@ func (w *reqWorld) show(b []byte) string {
 	}
 	if info.Imm {
 		s += fmt.Sprintf(" imm=%d", p.Imm())
+	}
+	if info.IETH {
+		s += fmt.Sprintf(" inv=%d", p.IETH())
 	}
 	if p.AckReq() {
 		s += " ack"

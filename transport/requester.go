@@ -137,7 +137,7 @@ func (r *requester) kick(time.Duration) { r.parked = false }
 // a packet was sent are finished (IBTA 10.3.1.5).
 func (r *requester) drain() {
 	if r.begun != r.done {
-		if c := r.at(r.begun - 1); c.first >= r.top {
+		if c := r.at(r.begun - 1); c.first >= r.top && !c.op.local() {
 			r.begun--
 			r.end, r.endCum = c.first, c.cum
 			r.fence = min(r.fence, c.first)
@@ -188,8 +188,17 @@ func (r *requester) step(now time.Duration, out Outbox) (sent int, more bool) {
 	if r.waiting || !r.live() {
 		return 0, false
 	}
-	if r.nxt == r.end && !r.begin(now) {
-		return 0, false
+	if r.nxt == r.end {
+		e, ok := r.next()
+		switch {
+		case !ok:
+			return 0, false
+		case e.Opcode.local():
+			r.local(now, &e)
+			return minCharge, true // costs the turn as much as a small packet
+		case !r.begin(now, &e):
+			return 0, false
+		}
 	}
 	if r.doomed && r.cur == r.doomedAt {
 		return 0, false
@@ -203,21 +212,34 @@ func (r *requester) step(now time.Duration, out Outbox) (sent int, more bool) {
 
 func (r *requester) at(i uint32) *record { return &r.rec[i&uint32(len(r.rec)-1)] }
 
-// begin takes up the next request of the send queue, if there is one and it may
-// start: its memory is checked and it gets its PSNs.
-func (r *requester) begin(now time.Duration) bool {
-	cfg := &r.q.cfg
-	if r.q.state != RTS || r.doomed || cfg.SQ.Produced() == r.begun {
-		return false
+// next returns the next request of the send queue, if there is one that may
+// start. The entry is read here, once.
+func (r *requester) next() (e SendWQE, ok bool) {
+	sq := r.q.cfg.SQ
+	if r.q.state != RTS || r.doomed || sq.Produced() == r.begun {
+		return e, false
 	}
-	e := *cfg.SQ.Entry(r.begun)
-	if e.Flags&Fence != 0 && r.una < r.fence {
-		return false // IBTA 10.8.3.3: wait for earlier READs and atomics
+	e = *sq.Entry(r.begun)
+	switch {
+	case e.Flags&Fence != 0 && r.una < r.fence:
+		return e, false // IBTA 10.8.3.3: wait for earlier READs and atomics
+	case e.Opcode == WRLocalInv && r.una < r.end:
+		return e, false // the local invalidate fence, see localops.go
 	}
+	return e, true
+}
+
+// newRecord returns the record of the request that begins.
+func (r *requester) newRecord() *record {
 	if r.rec == nil {
-		r.rec = make([]record, cfg.SQDepth)
+		r.rec = make([]record, r.q.cfg.SQDepth)
 	}
-	c := r.at(r.begun)
+	return r.at(r.begun)
+}
+
+// begin takes up the next request: its memory is checked and it gets its PSNs.
+func (r *requester) begin(now time.Duration, e *SendWQE) bool {
+	c := r.newRecord()
 	*c = record{
 		id: e.ID, raddr: e.RemoteAddr, rkey: e.RKey, imm: e.Imm, op: e.Opcode, flags: e.Flags,
 		first: r.end, cum: r.endCum,
@@ -270,11 +292,12 @@ func (r *requester) condemn(now time.Duration, i uint32, s WCStatus) {
 
 // opcodes of the requests that carry data, by WROpcode and by position: middle,
 // first, last, only.
-var dataOpcodes = [4][4]ib.Opcode{
+var dataOpcodes = [...][4]ib.Opcode{
 	WRWrite:        {ib.OpRCWriteMiddle, ib.OpRCWriteFirst, ib.OpRCWriteLast, ib.OpRCWriteOnly},
 	WRWriteWithImm: {ib.OpRCWriteMiddle, ib.OpRCWriteFirst, ib.OpRCWriteLastImm, ib.OpRCWriteOnlyImm},
 	WRSend:         {ib.OpRCSendMiddle, ib.OpRCSendFirst, ib.OpRCSendLast, ib.OpRCSendOnly},
 	WRSendWithImm:  {ib.OpRCSendMiddle, ib.OpRCSendFirst, ib.OpRCSendLastImm, ib.OpRCSendOnlyImm},
+	WRSendWithInv:  {ib.OpRCSendMiddle, ib.OpRCSendFirst, ib.OpRCSendLastInv, ib.OpRCSendOnlyInv},
 }
 
 // sendData writes packet nxt of a SEND or WRITE.
@@ -306,6 +329,9 @@ func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int
 	}
 	if info.Imm {
 		at += ib.ImmDt(c.imm).Put(b[at:])
+	}
+	if info.IETH {
+		at += ib.IETH(c.imm).Put(b[at:])
 	}
 	if s := r.copyOut(b[at:at+int(n)], off, c); s != WCSuccess {
 		r.condemn(now, r.cur, s)
@@ -413,6 +439,7 @@ func (r *requester) sent(now time.Duration, c *record, n, cost uint64, asked boo
 	}
 	if r.nxt == c.end {
 		r.cur++
+		r.skip()
 	}
 	if !r.armed {
 		r.armed, r.since = true, now

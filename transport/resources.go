@@ -249,7 +249,17 @@ func responseOpcode(res *readResource) ib.Opcode {
 // more. The NAK has the PSN of the response that could not be written; the READs
 // behind it are forgotten, and an ACK past it never leaves: control writes the
 // NAK instead.
+//
+// If the READ was answered in full before, what asks for it again may be a late
+// duplicate, of which a requester that has told us since to close the key knows
+// nothing: that alone is dropped.
 func (r *responder) failRead(now time.Duration, s mem.Status, res *readResource) {
+	if r.reads.at < r.reads.fresh {
+		r.q.count(DropNoResource)
+		res.next = res.last + 1
+		r.reads.advance()
+		return
+	}
 	seq := res.next
 	r.reads.reset()
 	r.denied(now, s, seq)

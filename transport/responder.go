@@ -79,6 +79,8 @@ func (r *responder) start(a *Attr) {
 	r.last.seq = r.expected - 1
 	r.grow()
 	r.reads.resize(int(a.MaxDestRdAtomic))
+	r.target.Serve(uint32(r.q.cfg.Num))
+	r.reads.source.Serve(uint32(r.q.cfg.Num))
 }
 
 // resize adapts the READ resources to a changed MaxDestRdAtomic. The youngest
@@ -110,7 +112,7 @@ func (r *responder) execute(now time.Duration, in *Inbound) {
 		return
 	}
 	switch {
-	case info.Op == ib.KindSend && !info.IETH:
+	case info.Op == ib.KindSend:
 		r.send(now, in)
 	case info.Op == ib.KindWrite:
 		r.write(now, in)
@@ -157,6 +159,9 @@ func (r *responder) send(now time.Duration, in *Inbound) {
 		return
 	}
 	r.advance(in, len(p))
+	if in.Info().IETH && !r.invalidate(now, uint32(in.IETH())) {
+		return
+	}
 	if pos.Ends() {
 		r.completeReceive(in, WCRecv, r.offset, r.q.attr.DestQPN, 0)
 	}

@@ -185,11 +185,20 @@ func TestResponderDuplicates(t *testing.T) {
 			! access write
 			> RDMA_READ_REQUEST 0 4 @0
 			count drop_no_resource 1`},
-		{name: "READ of memory that has gone", rule: "IBTA 9.7.5.2; Linux rxe_resp.c rxe_recheck_mr", script: `
+		{name: "READ of memory that has gone", rule: "IBTA 9.9.3 class D: it may be late, so it does no harm (Linux rxe_resp.c rxe_recheck_mr refuses it)", script: `
 			> RDMA_READ_REQUEST 0 4 @0
 			< ONLY 0 4 msn=1 @0
 			! dereg mr
 			> RDMA_READ_REQUEST 0 4 @0
+			count drop_no_resource 1
+			state RTS`},
+		{name: "READ of memory that has gone before it was answered", rule: "IBTA 9.7.5.2", script: `
+			! hold
+			> RDMA_READ_REQUEST 0 600 @0
+			! data 1
+			< FIRST 0 256 msn=1 @0
+			! dereg mr
+			> RDMA_READ_REQUEST 0 600 @0
 			< NAK 0 remote access error
 			event local access violation work queue error
 			state ERR`},

@@ -82,6 +82,7 @@ func newRspWorldOf(t *testing.T, typ QPType, a Attr) *rspWorld {
 	w.region("wo", 4096, 1, mem.LocalWrite|mem.RemoteWrite)
 	w.region("pd", 4096, 2, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead)
 	w.region("rb", 64<<10, 1, mem.LocalWrite)
+	w.region("wr", 4096, 1, mem.LocalWrite|mem.MWBind)
 	w.q = NewQP(QPConfig{
 		Num: 0x111111, Type: typ, PD: 1, Mem: w.tab, RQ: w, SQ: rspNoSQ{}, SendCQ: w, RecvCQ: w, SQDepth: 1,
 		Counters: &w.counts, Event: func(e Event) { w.events = append(w.events, e.String()) },
@@ -135,6 +136,13 @@ func (w *rspWorld) Push(wc *WC) {
 	s += strconv.Itoa(int(wc.ByteLen))
 	if wc.Flags&WCWithImm != 0 {
 		s += fmt.Sprintf(" imm=%d", wc.Imm)
+	}
+	if wc.Flags&WCWithInv != 0 {
+		for name, key := range w.alias {
+			if key == wc.Imm {
+				s += " inv=" + name
+			}
+		}
 	}
 	if wc.Solicited {
 		s += " se"
@@ -341,6 +349,12 @@ func (w *rspWorld) action(line string) {
 		for _, a := range f[1:] {
 			w.q.attr.Access |= map[string]mem.Access{"read": mem.RemoteRead, "write": mem.RemoteWrite}[a]
 		}
+	case "bind": // a window of that type, open for all of region wr, to another queue pair with "other"
+		w.bind(f[1], len(f) > 2)
+	case "close": // the window, by a local invalidation
+		if s := w.tab.Invalidate(w.q.self(), w.alias[f[1]], false); s != mem.OK {
+			w.t.Fatal(s)
+		}
 	case "hold": // this block transmits only what it says
 		w.auto = false
 	case "control":
@@ -395,7 +409,7 @@ func (w *rspWorld) show(b []byte) string {
 	}
 	if len(p.Payload()) >= 4 {
 		at := -1
-		for _, name := range []string{"mr", "ro"} {
+		for _, name := range []string{"mr", "ro", "wr"} {
 			if i := bytes.Index(w.reg[name].Bytes(), p.Payload()); i >= 0 {
 				at = i
 			}

@@ -42,6 +42,7 @@ func (r *ucReceiver) start(a *Attr) {
 	r.reset()
 	r.mtu = a.PathMTU.Bytes()
 	r.expected = firstSeq(a.RQPSN)
+	r.target.Serve(uint32(r.q.cfg.Num))
 	r.grow()
 }
 

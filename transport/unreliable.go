@@ -95,6 +95,11 @@ func (s *unreliable) transmit(_ time.Duration, out Outbox, budget int) (n int) {
 		if !s.begun && !s.begin() {
 			break
 		}
+		if s.e.Opcode.local() {
+			s.complete()
+			n += minCharge
+			continue
+		}
 		size := s.put(out)
 		if size == 0 {
 			break
@@ -104,8 +109,8 @@ func (s *unreliable) transmit(_ time.Duration, out Outbox, budget int) (n int) {
 	return n
 }
 
-// begin takes up the next request of the send queue. It reports false when that
-// failed.
+// begin takes up the next request of the send queue, and executes it if it is a
+// local operation. It reports false when that failed.
 func (s *unreliable) begin() bool {
 	s.e = *s.q.cfg.SQ.Entry(s.done)
 	if status := s.open(); status != WCSuccess {
@@ -122,6 +127,8 @@ func (s *unreliable) open() WCStatus {
 	switch {
 	case !cfg.Type.Sends(s.e.Opcode):
 		return WCLocQPOpErr
+	case s.e.Opcode.local():
+		return s.q.execute(&s.e)
 	case s.e.Flags&Inline != 0:
 		s.src.Inline(cfg.SQ.Inline(s.done))
 	case s.src.Local(cfg.Mem, cfg.PD, cfg.SQ.SGEs(s.done), 0) != mem.OK:
@@ -215,9 +222,8 @@ func (s *unreliable) solicits() bool { return s.e.Flags&Solicited != 0 && s.e.Op
 func (s *unreliable) complete() {
 	s.begun = false
 	s.src.Reset()
-	op := WCWrite
-	if s.e.Opcode == WRSend || s.e.Opcode == WRSendWithImm {
-		op = WCSend
+	op := s.e.Opcode.completion()
+	if op == WCSend {
 		s.q.count(RDMASends)
 	}
 	silent := s.e.Flags&Signaled == 0 && !s.q.cfg.SigAll

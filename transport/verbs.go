@@ -66,20 +66,23 @@ const (
 	WRSendWithInv  WROpcode = 9
 	WRFlush        WROpcode = 14
 	WRAtomicWrite  WROpcode = 15
+	WRRegMR        WROpcode = 32 // fast registration, numbered as in the Linux kernel (ib_wr_opcode)
 )
 
 // sendOps are the operations that each transport service has for send requests,
 // as bits (IBTA 9.2, table of transport functions supported for specific
 // transport services).
-var sendOps = [...]uint32{
-	RC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | 1<<WRRead,
-	UC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm,
+var sendOps = [...]uint64{
+	RC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | 1<<WRRead | 1<<WRSendWithInv | localOps,
+	UC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | localOps,
 	UD: 1<<WRSend | 1<<WRSendWithImm,
 }
 
+const localOps = 1<<WRLocalInv | 1<<WRBindMW | 1<<WRRegMR
+
 // Sends says whether queue pairs of type t take send requests of operation op.
 func (t QPType) Sends(op WROpcode) bool {
-	return int(t) < len(sendOps) && op < 32 && sendOps[t]>>op&1 != 0
+	return int(t) < len(sendOps) && op < 64 && sendOps[t]>>op&1 != 0
 }
 
 // SendFlags are the flags of a send work request, numbered as ibv_send_flags.
@@ -101,9 +104,9 @@ type SendWQE struct {
 	Opcode     WROpcode
 	Flags      SendFlags
 	NumSGE     uint16
-	Imm        uint32 // immediate data, or the key to invalidate, host order
+	Imm        uint32 // immediate data, or the key to invalidate, host order; see also SetBind
 	RemoteAddr uint64
-	RKey       uint32
+	RKey       uint32 // ... of the peer, or the new key of SetBind and SetRegMR
 	InlineLen  uint32 // bytes of payload stored in the entry, with Inline
 	CompareAdd uint64
 	Swap       uint64

@@ -67,6 +67,7 @@ const (
 	WCLocalInv        WCOpcode = 6
 	WCFlush           WCOpcode = 8
 	WCAtomicWrite     WCOpcode = 9
+	WCRegMR           WCOpcode = 10 // numbered as in the Linux kernel (ib_wc_opcode)
 	WCRecv            WCOpcode = 128
 	WCRecvRDMAWithImm WCOpcode = 129
 )
@@ -91,12 +92,31 @@ func (o WCOpcode) String() string {
 		return "FLUSH"
 	case WCAtomicWrite:
 		return "ATOMIC_WRITE"
+	case WCRegMR:
+		return "REG_MR"
 	case WCRecv:
 		return "RECV"
 	case WCRecvRDMAWithImm:
 		return "RECV_RDMA_WITH_IMM"
 	}
 	return fmt.Sprintf("WCOpcode(%d)", uint8(o))
+}
+
+// completion returns the operation that the completion of a send request names.
+func (op WROpcode) completion() WCOpcode {
+	switch op {
+	case WRWrite, WRWriteWithImm:
+		return WCWrite
+	case WRRead:
+		return WCRead
+	case WRLocalInv:
+		return WCLocalInv
+	case WRBindMW:
+		return WCBindMW
+	case WRRegMR:
+		return WCRegMR
+	}
+	return WCSend
 }
 
 // WCFlags say which optional fields of a completion are set, numbered as
