@@ -30,8 +30,8 @@ var (
 	ErrFull = errors.New("mem: too many regions and windows")
 )
 
-// maxObjects leaves half of the 2^24 indices free, so that random ones are found.
-const maxObjects = 1 << 23
+// MaxObjects is the most regions and windows that a table can have. It leaves half of the 2^24 indices free, so that random ones are found.
+const MaxObjects = 1 << 23
 
 // Table maps keys to regions and windows. One device has one.
 //
@@ -196,7 +196,7 @@ func (g *grant) aligned() bool { return (uint64(uintptr(unsafe.Pointer(g.base)))
 
 // add gives an object a new key and puts g in force.
 func (t *Table) add(o *object, g grant) (err error) {
-	if t.live >= maxObjects {
+	if t.live >= MaxObjects {
 		return ErrFull
 	}
 	if g.key, err = t.newKey(); err != nil {

@@ -24,6 +24,7 @@ const (
 	maxSGE      = mem.MaxSGE
 	maxCQE      = 1 << 22
 	maxMRSize   = 1 << 62
+	maxMR       = mem.MaxObjects // memory regions and windows together
 	maxRdAtomic = transport.MaxRdAtomic
 	maxInline   = 1024
 	maxMsg      = 1 << 31
@@ -146,6 +147,7 @@ type DeviceAttr struct {
 	MaxCQE        int
 	MaxSRQWR      int // entries of a shared receive queue
 	MaxAH         int
+	MaxMR, MaxMW  int // together
 	MaxMRSize     uint64
 	MaxInline     int // bytes
 	MaxQPRdAtom   int // responder resources of a queue pair
@@ -157,7 +159,7 @@ type DeviceAttr struct {
 func (d *Device) Query() DeviceAttr {
 	return DeviceAttr{
 		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: maxAH,
-		MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, PhysPortCount: 1,
+		MaxMR: maxMR, MaxMW: maxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, PhysPortCount: 1,
 	}
 }
 

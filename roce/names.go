@@ -38,12 +38,17 @@ type (
 	SGE = mem.SGE
 )
 
-// Access rights of memory regions and queue pairs.
+// Access rights of memory regions, memory windows and queue pairs.
 const (
-	LocalWrite   = mem.LocalWrite
-	RemoteWrite  = mem.RemoteWrite
-	RemoteRead   = mem.RemoteRead
-	RemoteAtomic = mem.RemoteAtomic
+	LocalWrite      = mem.LocalWrite
+	RemoteWrite     = mem.RemoteWrite
+	RemoteRead      = mem.RemoteRead
+	RemoteAtomic    = mem.RemoteAtomic
+	MWBind          = mem.MWBind          // memory windows may be bound to the region
+	ZeroBased       = mem.ZeroBased       // the first byte has address 0
+	OnDemand        = mem.OnDemand        // no effect: nothing is ever pinned
+	HugeTLB         = mem.HugeTLB         // no effect
+	RelaxedOrdering = mem.RelaxedOrdering // no effect: memory changes in PSN order
 )
 
 // Queue pair states.
@@ -71,6 +76,10 @@ const (
 	WRSend         = transport.WRSend
 	WRSendWithImm  = transport.WRSendWithImm
 	WRRead         = transport.WRRead
+	WRSendWithInv  = transport.WRSendWithInv // SEND that closes a key of the peer
+	WRLocalInv     = transport.WRLocalInv    // closes a window of type 2 or a fast registration
+	WRBindMW       = transport.WRBindMW      // opens a window of type 2
+	WRRegMR        = transport.WRRegMR       // registers a region made by AllocMR
 )
 
 // Flags of send requests.
@@ -114,6 +123,9 @@ const (
 	WCSend            = transport.WCSend
 	WCWrite           = transport.WCWrite
 	WCRead            = transport.WCRead
+	WCBindMW          = transport.WCBindMW
+	WCLocalInv        = transport.WCLocalInv
+	WCRegMR           = transport.WCRegMR
 	WCRecv            = transport.WCRecv
 	WCRecvRDMAWithImm = transport.WCRecvRDMAWithImm
 )
@@ -122,6 +134,7 @@ const (
 const (
 	WCWithImm = transport.WCWithImm
 	WCGRH     = transport.WCGRH // the 40 bytes before the payload are there (UD)
+	WCWithInv = transport.WCWithInv
 )
 
 // Asynchronous events.

@@ -13,7 +13,7 @@ import (
 type PD struct {
 	dev  *Device
 	num  mem.PD
-	refs atomic.Int32 // memory regions, queue pairs, address handles
+	refs atomic.Int32 // memory regions, memory windows, queue pairs, address handles
 }
 
 // AllocPD makes a protection domain.
@@ -28,8 +28,8 @@ func (d *Device) AllocPD() (*PD, error) {
 	return &PD{dev: d, num: mem.PD(d.nextPD)}, nil
 }
 
-// Dealloc frees the domain. It returns ErrBusy while memory regions or queue
-// pairs of it exist.
+// Dealloc frees the domain. It returns ErrBusy while memory regions, memory
+// windows or queue pairs of it exist.
 func (p *PD) Dealloc() error {
 	if p.refs.Load() > 0 {
 		return fmt.Errorf("protection domain: %w", ErrBusy)
@@ -37,10 +37,22 @@ func (p *PD) Dealloc() error {
 	return nil
 }
 
-// MR is a registered memory region (ibv_mr).
+// MR is a memory region (ibv_mr).
 type MR struct {
 	*mem.Region
-	pd *PD
+	dev  *Device
+	pd   *PD           // guarded by the device's mutex
+	fast bool          // made by AllocMR
+	key  atomic.Uint32 // of the last registration, posted if it is a fast one
+	addr atomic.Uint64 // its address, or that of the memory of the last Map
+}
+
+func (p *PD) newMR(r *mem.Region) *MR {
+	p.refs.Add(1)
+	m := &MR{Region: r, dev: p.dev, pd: p}
+	m.key.Store(r.Key())
+	m.addr.Store(r.Addr())
+	return m
 }
 
 // MROption changes how a region is registered.
@@ -52,53 +64,66 @@ type mrOptions struct{ iova *uint64 }
 // address in memory (ibv_reg_mr_iova).
 func IOVA(addr uint64) MROption { return func(o *mrOptions) { o.iova = &addr } }
 
-// RegisterMR registers buf with the given rights (ibv_reg_mr). buf stays the
-// caller's: what remote peers may do to it is said by the rights. Nothing is
-// copied or pinned. Errors name the argument and what is allowed.
-func (p *PD) RegisterMR(buf []byte, access Access, opts ...MROption) (*MR, error) {
-	if p.dev.closed.Load() {
-		return nil, ErrClosed
-	}
+// iovaOf returns the address by which requests name the first byte of buf.
+func iovaOf(buf []byte, access Access, opts []MROption) uint64 {
 	var o mrOptions
 	for _, f := range opts {
 		f(&o)
 	}
-	iova := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
-	if o.iova != nil {
-		iova = *o.iova
+	switch {
+	case o.iova != nil:
+		return *o.iova
+	case access&ZeroBased != 0:
+		return 0
+	}
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
+}
+
+// RegisterMR registers buf with the given rights (ibv_reg_mr). buf stays the
+// caller's: what remote peers may do to it is said by the rights. Nothing is
+// copied or pinned. With ZeroBased requests name the first byte by address 0.
+// Errors name the argument and what is allowed.
+func (p *PD) RegisterMR(buf []byte, access Access, opts ...MROption) (*MR, error) {
+	if p.dev.closed.Load() {
+		return nil, ErrClosed
 	}
 	p.dev.mu.Lock()
-	r, err := p.dev.mem.Register(buf, p.num, access, iova)
+	r, err := p.dev.mem.Register(buf, p.num, access, iovaOf(buf, access, opts))
 	p.dev.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	p.refs.Add(1)
-	return &MR{Region: r, pd: p}, nil
+	return p.newMR(r), nil
 }
 
-// LKey returns the key for local segments.
-func (m *MR) LKey() uint32 { return m.Key() }
+// LKey returns the key for local segments: of a region of fast registration the
+// one of the last request that was posted.
+func (m *MR) LKey() uint32 { return m.key.Load() }
 
-// RKey returns the key for remote peers.
-func (m *MR) RKey() uint32 { return m.Key() }
+// RKey returns the key for remote peers, which is the same.
+func (m *MR) RKey() uint32 { return m.key.Load() }
+
+// Addr returns the address by which requests name the region's first byte: of a
+// region of fast registration as the last Map has it.
+func (m *MR) Addr() uint64 { return m.addr.Load() }
 
 // SGE returns the segment of n bytes from offset off of the region.
 func (m *MR) SGE(off, n int) SGE {
-	return SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.Key()}
+	return SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.LKey()}
 }
 
 // Deregister takes the region away (ibv_dereg_mr). When it returns, nothing
-// touches the memory any more: requests that still use it fail.
+// touches the memory any more: requests that still use it fail. It returns
+// ErrBusy while memory windows are bound to the region.
 func (m *MR) Deregister() error {
-	d := m.pd.dev
+	d := m.dev
+	d.port.engine.lock()
+	defer d.port.engine.unlock()
 	d.mu.Lock()
-	err := d.mem.Deregister(m.Region)
-	d.mu.Unlock()
-	if err != nil {
-		return err
+	defer d.mu.Unlock()
+	if err := d.mem.Deregister(m.Region); err != nil {
+		return busy(err)
 	}
-	d.port.engine.pass()
 	m.pd.refs.Add(-1)
 	return nil
 }

@@ -17,10 +17,19 @@ type SendWR struct {
 	Data       []byte // the payload instead of SGE, with Inline: copied when posted
 	Imm        uint32 // immediate data, host order
 	RemoteAddr uint64 // WRITE, READ
-	RKey       uint32 // WRITE, READ
+	RKey       uint32 // WRITE, READ; the new key of WRBindMW and WRRegMR, see IncRKey
 	AH         *AH    // UD: where to
 	RemoteQPN  ib.QPN // UD: to which queue pair
 	QKey       uint32 // UD: its Q_Key; with the highest bit set that of this queue pair is sent (IBTA 10.2.5)
+
+	// InvalidateRKey is the peer's key that a WRSendWithInv closes, or the own one
+	// of a WRLocalInv.
+	InvalidateRKey uint32
+	MW             *MW    // WRBindMW: the window, of type 2
+	MR             *MR    // WRBindMW: the region it opens; WRRegMR: the region, with the memory of its Map
+	Addr           uint64 // WRBindMW: where the window begins, as the region's keys name it
+	Length         uint64 // WRBindMW: bytes
+	Access         Access // WRBindMW, WRRegMR: the rights
 }
 
 // RecvWR is a receive request (ibv_recv_wr).
@@ -50,29 +59,52 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 }
 
 func (q *QP) postSend(wrs []SendWR) error {
+	if err := q.postReady(); err != nil {
+		return err
+	}
+	for i := range wrs {
+		if wr := &wrs[i]; wr.Opcode == WRBindMW && wr.MW != nil && wr.MW.Type() == MWType1 {
+			return &PostError{i, "MW", errType1}
+		}
+		if err := q.postOne(i, &wrs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// postReady says whether the state takes send requests.
+func (q *QP) postReady() error {
 	switch q.State() {
 	case StateReset, StateInit, StateRTR:
 		return &PostError{0, "", fmt.Errorf("%w: send requests need RTS, it is in %v", errState, q.State())}
 	}
-	for i := range wrs {
-		wr := &wrs[i]
-		if field, err := q.checkSend(wr); err != nil {
-			return &PostError{i, field, err}
-		}
-		if !q.sq.room() {
-			return &PostError{i, "", fmt.Errorf("send queue of %d: %w", q.sq.mask+1, ErrQueueFull)}
-		}
-		w, sges, inline := q.sq.slot()
-		*w = transport.SendWQE{
-			ID: wr.ID, Opcode: wr.Opcode, Flags: wr.Flags, Imm: wr.Imm, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey,
-			NumSGE: uint16(copy(sges, wr.SGE)), InlineLen: uint32(copy(inline, wr.Data)),
-			RemoteQPN: wr.RemoteQPN, QKey: wr.QKey,
-		}
-		if q.typ == UD {
-			w.AH = wr.AH.num
-		}
-		q.sq.publish()
+	return nil
+}
+
+// postOne posts request i of a list.
+func (q *QP) postOne(i int, wr *SendWR) error {
+	if field, err := q.checkSend(wr); err != nil {
+		return &PostError{i, field, err}
 	}
+	if !q.sq.room() {
+		return &PostError{i, "", fmt.Errorf("send queue of %d: %w", q.sq.mask+1, ErrQueueFull)}
+	}
+	w, sges, inline := q.sq.slot()
+	*w = transport.SendWQE{
+		ID: wr.ID, Opcode: wr.Opcode, Flags: wr.Flags, Imm: wr.Imm, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey,
+		NumSGE: uint16(copy(sges, wr.SGE)), InlineLen: uint32(copy(inline, wr.Data)),
+		RemoteQPN: wr.RemoteQPN, QKey: wr.QKey,
+	}
+	switch {
+	case q.typ == UD:
+		w.AH = wr.AH.num
+	case wr.local():
+		putLocal(w, wr)
+	case wr.Opcode == WRSendWithInv:
+		w.Imm = wr.InvalidateRKey
+	}
+	q.sq.publish()
 	return nil
 }
 
@@ -88,6 +120,9 @@ func (q *QP) checkSend(wr *SendWR) (field string, err error) {
 		case wr.RemoteQPN == 0, wr.RemoteQPN > ib.MulticastQPN:
 			return "RemoteQPN", fmt.Errorf("%#x is not in 0x1..0xffffff", uint32(wr.RemoteQPN))
 		}
+	}
+	if wr.local() {
+		return q.checkLocal(wr)
 	}
 	if wr.Flags&Inline != 0 {
 		switch {
