@@ -389,13 +389,6 @@ func (e *engine) failOverflowed(now time.Duration) {
 	}
 }
 
-// pass goes through the lock once: afterwards nothing that started before is
-// still at work.
-func (e *engine) pass() {
-	e.lock()
-	e.unlock()
-}
-
 // stop ends the engine: its backend is closed, its goroutine gone.
 func (e *engine) stop() error {
 	engines.remove(e)

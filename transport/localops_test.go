@@ -305,6 +305,31 @@ func TestLocalOperations(t *testing.T) {
 	})
 }
 
+// On UC there is nothing to wait for.
+func TestLocalOperationsUC(t *testing.T) {
+	runUnreliable(t, UC, []reqCase{
+		{"IBTA 10.6.7.2: they take their place in the queue", `
+			post 1 SEND 1
+			post 2 BIND 2B
+			post 3 INV src
+			post 4 SEND 1
+			> SEND_ONLY 0 1
+			wc 1 SEND ok
+			wc 2 BIND_MW ok
+			wc 3 memory management operation error
+			wc 4 Work Request Flushed Error
+			bound 2B true
+			freed 4
+			state SQE`},
+	})
+	runUnreliable(t, UD, []reqCase{
+		{"IBTA 9.2: a datagram queue pair has none", `
+			post 1 BIND 1
+			wc 1 local QP operation error
+			bound 1 false`},
+	})
+}
+
 // A turn executes a bounded number of local operations.
 func TestLocalOperationsTakeTurns(t *testing.T) {
 	w := newReqWorld(t, 0)
