@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/cmd/roce/internal/exchange"
+	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 )
 
@@ -37,17 +38,12 @@ func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, er
 	if e.dev, err = a.open(roce.Config{Addr: addr}); err != nil {
 		return nil, err
 	}
-	port, err := e.dev.QueryPort()
-	if err != nil {
+	if _, err := fitMTU(e.dev, o.mtu); err != nil {
 		return nil, err
 	}
-	if o.mtu > port.ActiveMTU {
-		return nil, fmt.Errorf("path MTU %v does not fit interface %s, whose MTU is %d: use -m %v on both sides, or raise the interface's MTU to %d",
-			o.mtu, port.Interface, port.LinkMTU, port.ActiveMTU, o.mtu.Bytes()+headers(addr))
-	}
-	gids := e.dev.GIDs()
-	if o.gidIndex < 0 || o.gidIndex >= len(gids) {
-		return nil, fmt.Errorf("there is no GID with index %d: the device of %v has the indices 0 to %d", o.gidIndex, addr, len(gids)-1)
+	gid, err := gidOf(e.dev, o.gidIndex)
+	if err != nil {
+		return nil, err
 	}
 	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return nil, err
@@ -72,8 +68,33 @@ func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, er
 	if err := e.postRecv(o.rxDepth); err != nil {
 		return nil, err
 	}
-	e.mine = exchange.Dest{QPN: e.qp.Num(), PSN: e.qp.PSN(), GID: gids[o.gidIndex]}
+	e.mine = exchange.Dest{QPN: e.qp.Num(), PSN: e.qp.PSN(), GID: gid}
 	return e, nil
+}
+
+// fitMTU checks that a path MTU fits the device's interface, and returns the
+// largest that does for none.
+func fitMTU(dev *roce.Device, mtu ib.MTU) (ib.MTU, error) {
+	port, err := dev.QueryPort()
+	switch {
+	case err != nil:
+		return 0, err
+	case mtu == 0:
+		return port.ActiveMTU, nil
+	case mtu > port.ActiveMTU:
+		return 0, fmt.Errorf("path MTU %v does not fit interface %s, whose MTU is %d: use -m %v on both sides, or raise the interface's MTU to %d",
+			mtu, port.Interface, port.LinkMTU, port.ActiveMTU, mtu.Bytes()+headers(dev.Addr()))
+	}
+	return mtu, nil
+}
+
+// gidOf returns the device's GID with an index.
+func gidOf(dev *roce.Device, index int) (ib.GID, error) {
+	gids := dev.GIDs()
+	if index < 0 || index >= len(gids) {
+		return ib.GID{}, fmt.Errorf("there is no GID with index %d: the device of %v has the indices 0 to %d", index, dev.Addr(), len(gids)-1)
+	}
+	return gids[index], nil
 }
 
 // tooDeep names the flag behind a configuration error.
@@ -85,9 +106,13 @@ func tooDeep(o *pingpongOptions, err error) error {
 	return err
 }
 
+func checkPingpongPeer(local netip.Addr, peer exchange.Dest) error {
+	return checkPeer(local, peer.GID, peer.QPN, "ibv_rc_pingpong", "-g")
+}
+
 // connect brings the queue pair to RTS, with the attributes of ibv_rc_pingpong.
 func (e *endpoint) connect(peer exchange.Dest) error {
-	if err := checkPeer(e.dev.Addr(), peer); err != nil {
+	if err := checkPingpongPeer(e.dev.Addr(), peer); err != nil {
 		return err
 	}
 	err := e.qp.Modify(&roce.Attr{
@@ -125,23 +150,23 @@ func (e *endpoint) recvBuf() []byte { return e.buf[len(e.buf)-e.o.size:] }
 
 // linger keeps the device open while the other side may miss our last ACK: until
 // nothing has come for a few of its timeouts (67 ms), at most two seconds.
-func (e *endpoint) linger(ctx context.Context) {
+func linger(ctx context.Context, dev *roce.Device) {
 	const quiet = 250 * time.Millisecond
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); {
-		before := e.packets()
+		before := packetsOf(dev)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(quiet):
 		}
-		if e.packets() == before {
+		if packetsOf(dev) == before {
 			return
 		}
 	}
 }
 
-// packets returns how many packets of ours have come in.
-func (e *endpoint) packets() uint64 { return e.dev.Counters()["rcvd_pkts"] }
+// packetsOf returns how many packets of a device have come in.
+func packetsOf(dev *roce.Device) uint64 { return dev.Counters()["rcvd_pkts"] }
 
 func (e *endpoint) close() {
 	if e.dev != nil {

@@ -11,18 +11,26 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goroce/goroce/cmd/roce/internal/exchange"
+	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce/netio"
 )
 
+// tcpServer is where a client finds its server.
+type tcpServer struct {
+	host    string
+	port    uint16
+	timeout time.Duration
+	start   string // the command line of a server, for humans
+}
+
 // dial connects to the server over TCP.
-func dial(ctx context.Context, o *pingpongOptions) (net.Conn, error) {
+func dial(ctx context.Context, o tcpServer) (net.Conn, error) {
 	network := "tcp"
-	if ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", o.server); err == nil && loopback4(ips) {
+	if ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", o.host); err == nil && loopback4(ips) {
 		network = "tcp4" // 127.0.0.1 has neighbours for the second endpoint, ::1 has none
 	}
 	d := net.Dialer{Timeout: o.timeout}
-	conn, err := d.DialContext(ctx, network, net.JoinHostPort(o.server, strconv.Itoa(int(o.port))))
+	conn, err := d.DialContext(ctx, network, net.JoinHostPort(o.host, strconv.Itoa(int(o.port))))
 	var dns *net.DNSError
 	switch {
 	case err == nil:
@@ -30,13 +38,13 @@ func dial(ctx context.Context, o *pingpongOptions) (net.Conn, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.As(err, &dns):
-		return nil, fmt.Errorf("cannot find the address of %s: %s", o.server, dns.Err)
+		return nil, fmt.Errorf("cannot find the address of %s: %s", o.host, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("nobody listens on TCP port %d of %s: start a server there first (roce pingpong, or ibv_rc_pingpong -g INDEX)", o.port, o.server)
+		return nil, fmt.Errorf("nobody listens on TCP port %d of %s: start a server there first (%s)", o.port, o.host, o.start)
 	case errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
-		return nil, fmt.Errorf("%s does not answer on TCP port %d within %v: is the address right, and does no firewall block it?", o.server, o.port, o.timeout)
+		return nil, fmt.Errorf("%s does not answer on TCP port %d within %v: is the address right, and does no firewall block it?", o.host, o.port, o.timeout)
 	}
-	return nil, fmt.Errorf("cannot connect to %s, TCP port %d: %w", o.server, o.port, rootCause(err))
+	return nil, fmt.Errorf("cannot connect to %s, TCP port %d: %w", o.host, o.port, rootCause(err))
 }
 
 // loopback4 reports whether all addresses are loopback ones and one is IPv4.
@@ -81,9 +89,9 @@ func clientAddr(conn net.Conn) netip.Addr {
 // serverAddr returns the local address for the RDMA side of a server: the one of
 // the TCP connection or, when the client's GID is of the other IP version,
 // the one by route to that.
-func serverAddr(conn net.Conn, peer exchange.Dest) (netip.Addr, error) {
+func serverAddr(conn net.Conn, peer ib.GID) (netip.Addr, error) {
 	local := tcpAddr(conn.LocalAddr())
-	if gid := peer.GID.Addr(); local.Is4() != gid.Is4() {
+	if gid := peer.Addr(); local.Is4() != gid.Is4() {
 		src, err := netio.SourceFor(gid)
 		if err != nil {
 			return src, fmt.Errorf("no local address leads to the client's GID %v: %w", gid, err)
@@ -124,20 +132,21 @@ func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	return conn, err
 }
 
-// checkPeer refuses an address of the other side that cannot work with ours.
-func checkPeer(local netip.Addr, peer exchange.Dest) error {
-	gid := peer.GID.Addr()
+// checkPeer refuses an address of the other side that cannot work with ours. flag
+// is what gives program, if it is the other side, its GID's index.
+func checkPeer(local netip.Addr, peerGID ib.GID, qpn ib.QPN, program, flag string) error {
+	gid := peerGID.Addr()
 	switch {
-	case peer.GID.IsZero():
-		return errors.New("the other side sent no GID: start ibv_rc_pingpong with -g INDEX, the index of a GID that is an IP address (see ibv_devinfo -v)")
+	case peerGID.IsZero():
+		return fmt.Errorf("the other side sent no GID: start %s with %s INDEX, the index of a GID that is an IP address (see ibv_devinfo -v)", program, flag)
 	case gid.Is4() != local.Is4():
-		return fmt.Errorf("the other side's GID %v and our address %v are of different IP versions: choose ours with --addr or the other side's with -g", gid, local)
+		return fmt.Errorf("the other side's GID %v and our address %v are of different IP versions: choose ours with --addr or the other side's with %s", gid, local, flag)
 	case gid.IsUnspecified(), gid.IsMulticast():
 		return fmt.Errorf("the other side's GID %v is not the address of a host", gid)
-	case peer.QPN == 0:
+	case qpn == 0:
 		return errors.New("the other side sent queue pair number 0")
 	case gid.IsLinkLocalUnicast() && !local.IsLinkLocalUnicast():
-		return fmt.Errorf("the other side's GID %v is link-local: choose another one there with -g (see ibv_devinfo -v), or our link-local address with --addr", gid)
+		return fmt.Errorf("the other side's GID %v is link-local: choose another one there with %s (see ibv_devinfo -v), or our link-local address with --addr", gid, flag)
 	case gid.IsLoopback() != local.IsLoopback():
 		return fmt.Errorf("the other side's GID %v and our address %v do not reach each other: choose ours with --addr", gid, local)
 	}

@@ -60,7 +60,7 @@ func newGame(e *endpoint, o *pingpongOptions) *game {
 
 // play plays all exchanges and returns how long they took.
 func (g *game) play(ctx context.Context) (time.Duration, error) {
-	ctx, stop := watch(ctx, g.o.timeout, g.packets)
+	ctx, stop := watch(ctx, g.o.timeout, func() uint64 { return packetsOf(g.dev) })
 	defer stop()
 	start := time.Now()
 	if g.client {
@@ -70,7 +70,7 @@ func (g *game) play(ctx context.Context) (time.Duration, error) {
 	}
 	wcs := make([]roce.WC, 2)
 	for g.got < g.o.iters || g.sent < g.o.iters {
-		n, err := g.completions(ctx, wcs)
+		n, err := completions(ctx, g.cq, wcs, g.o.events)
 		if err != nil {
 			return 0, err
 		}
@@ -125,17 +125,17 @@ func (g *game) turn() error {
 	return g.qp.PostSend(g.send)
 }
 
-// completions waits for completions: it polls, and sleeps with --events or when
+// completions waits for completions: it polls, and sleeps with events or when
 // nothing has come for a while.
-func (g *game) completions(ctx context.Context, wcs []roce.WC) (int, error) {
-	if !g.o.events {
+func completions(ctx context.Context, cq *roce.CQ, wcs []roce.WC, events bool) (int, error) {
+	if !events {
 		for begin := time.Now(); time.Since(begin) < pollFor; {
-			if n, err := g.cq.Poll(wcs); n > 0 || err != nil {
+			if n, err := cq.Poll(wcs); n > 0 || err != nil {
 				return n, err
 			}
 		}
 	}
-	n, err := g.cq.Wait(ctx, wcs)
+	n, err := cq.Wait(ctx, wcs)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return n, context.Cause(ctx)
 	}

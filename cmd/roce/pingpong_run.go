@@ -39,7 +39,7 @@ func (a *app) pingpong(ctx context.Context, o *pingpongOptions) error {
 	if err := t.report(took); err != nil {
 		return err
 	}
-	t.ep.linger(ctx)
+	linger(ctx, t.ep.dev)
 	return nil
 }
 
@@ -70,7 +70,7 @@ func (t *pingpongGame) sit(addr netip.Addr) (err error) {
 // meetServer is the client's way to a connected endpoint.
 func (t *pingpongGame) meetServer(ctx context.Context) error {
 	t.app.progressf("connecting to %s, TCP port %d", t.o.server, t.o.port)
-	conn, err := dial(ctx, t.o)
+	conn, err := dial(ctx, tcpServer{t.o.server, t.o.port, t.o.timeout, "roce pingpong, or ibv_rc_pingpong -g INDEX"})
 	if err != nil {
 		return err
 	}
@@ -112,9 +112,9 @@ func (t *pingpongGame) meetClient(ctx context.Context) error {
 func (t *pingpongGame) answer(conn net.Conn, peer exchange.Dest) (exchange.Dest, error) {
 	if t.ep == nil {
 		if peer.GID.IsZero() {
-			return exchange.Dest{}, checkPeer(netip.Addr{}, peer)
+			return exchange.Dest{}, checkPingpongPeer(netip.Addr{}, peer)
 		}
-		addr, err := serverAddr(conn, peer)
+		addr, err := serverAddr(conn, peer.GID)
 		if err != nil {
 			return exchange.Dest{}, err
 		}

@@ -212,7 +212,7 @@ func TestCheckPeer(t *testing.T) {
 		{"fd00::1", "fe80::2", 17, "link-local"},
 	} {
 		peer := exchange.Dest{QPN: tt.qpn, GID: gid(tt.gid)}
-		err := checkPeer(addr(tt.local), peer)
+		err := checkPingpongPeer(addr(tt.local), peer)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s with %s: error %v, want %q", tt.local, tt.gid, err, tt.want)
 		}

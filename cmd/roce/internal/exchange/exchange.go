@@ -88,9 +88,9 @@ func notAnAddress(text []byte) error {
 // cannot be connected is reported to the server by a missing "done". The whole
 // conversation ends by timeout or with ctx.
 func Client(ctx context.Context, conn net.Conn, timeout time.Duration, mine Dest, ready func(peer Dest) error) (Dest, error) {
-	defer bound(ctx, conn, timeout)()
+	defer Bound(ctx, conn, timeout)()
 	if _, err := conn.Write(mine.message()); err != nil {
-		return Dest{}, explain(ctx, conn, "sending our address", err)
+		return Dest{}, Explain(ctx, conn, "sending our address", err)
 	}
 	peer, err := read(ctx, conn)
 	if err != nil {
@@ -100,7 +100,7 @@ func Client(ctx context.Context, conn net.Conn, timeout time.Duration, mine Dest
 		return Dest{}, err
 	}
 	if _, err := io.WriteString(conn, done); err != nil {
-		return Dest{}, explain(ctx, conn, "sending \"done\"", err)
+		return Dest{}, Explain(ctx, conn, "sending \"done\"", err)
 	}
 	return peer, nil
 }
@@ -109,7 +109,7 @@ func Client(ctx context.Context, conn net.Conn, timeout time.Duration, mine Dest
 // the client's address and returns ours: the queue pair must be ready to receive
 // when it returns. The error is ErrSilent when the client said nothing at all.
 func Server(ctx context.Context, conn net.Conn, timeout time.Duration, prepare func(peer Dest) (mine Dest, err error)) (Dest, error) {
-	defer bound(ctx, conn, timeout)()
+	defer Bound(ctx, conn, timeout)()
 	peer, err := read(ctx, conn)
 	if err != nil {
 		return Dest{}, err
@@ -119,11 +119,11 @@ func Server(ctx context.Context, conn net.Conn, timeout time.Duration, prepare f
 		return Dest{}, err
 	}
 	if _, err := conn.Write(mine.message()); err != nil {
-		return Dest{}, explain(ctx, conn, "sending our address", err)
+		return Dest{}, Explain(ctx, conn, "sending our address", err)
 	}
 	var answer [len(done)]byte
 	if _, err := io.ReadFull(conn, answer[:]); err != nil {
-		return Dest{}, explain(ctx, conn, "waiting for \"done\"", err)
+		return Dest{}, Explain(ctx, conn, "waiting for \"done\"", err)
 	}
 	if string(answer[:]) != done {
 		return Dest{}, fmt.Errorf("the client answered %q instead of \"done\"", answer[:])
@@ -141,15 +141,17 @@ func read(ctx context.Context, conn net.Conn) (Dest, error) {
 		return Dest{}, ErrSilent
 	}
 	if err != nil {
-		return Dest{}, explain(ctx, conn, fmt.Sprintf("waiting for the peer's address (%d of %d bytes came)", n, msgLen), err)
+		return Dest{}, Explain(ctx, conn, fmt.Sprintf("waiting for the peer's address (%d of %d bytes came)", n, msgLen), err)
 	}
 	return Parse(b[:])
 }
 
-// bound gives the conversation a deadline and ends it with ctx. The function
-// that it returns undoes both.
-func bound(ctx context.Context, conn net.Conn, timeout time.Duration) (undo func()) {
-	conn.SetDeadline(time.Now().Add(timeout))
+// Bound gives the conversation on conn a deadline, none with timeout 0, and ends
+// it with ctx. The function that it returns undoes both.
+func Bound(ctx context.Context, conn net.Conn, timeout time.Duration) (undo func()) {
+	if timeout > 0 {
+		conn.SetDeadline(time.Now().Add(timeout))
+	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	return func() {
 		if stop() {
@@ -158,9 +160,11 @@ func bound(ctx context.Context, conn net.Conn, timeout time.Duration) (undo func
 	}
 }
 
-func explain(ctx context.Context, conn net.Conn, doing string, err error) error {
+// Explain says what a failed read or write of the conversation means: the cause
+// of ctx if that has ended.
+func Explain(ctx context.Context, conn net.Conn, doing string, err error) error {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -46,6 +46,10 @@ func Check(b []byte, key uint64) int {
 	return -1
 }
 
+// From returns the key of the rest of the data of a key from byte n on, a
+// multiple of 8.
+func From(key uint64, n int) uint64 { return key + uint64(n/8)*step }
+
 // At returns byte i of the data of a key.
 func At(key uint64, i int) byte {
 	return byte(mix(key+uint64(i/8+1)*step) >> (8 * (i % 8)))

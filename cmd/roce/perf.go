@@ -1,0 +1,288 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/cmd/roce/internal/perftest"
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
+	"github.com/spf13/cobra"
+)
+
+// perfTest is one of the programs of perftest: ib_ and the name.
+type perfTest struct {
+	name    string
+	title   string // in the table's head
+	opcode  roce.WROpcode
+	latency bool
+	early   bool // its exchange begins with one record more
+	hangsUp bool // its exchange ends without a word
+}
+
+var perfTests = []*perfTest{
+	{name: "send_bw", title: "Send BW Test", opcode: roce.WRSend},
+	{name: "send_lat", title: "Send Latency Test", opcode: roce.WRSend, latency: true},
+	{name: "write_bw", title: "RDMA_Write BW Test", opcode: roce.WRWrite},
+	{name: "write_lat", title: "RDMA_Write Latency Test", opcode: roce.WRWrite, latency: true, early: true, hangsUp: true},
+	{name: "read_bw", title: "RDMA_Read BW Test", opcode: roce.WRRead},
+	{name: "read_lat", title: "RDMA_Read Latency Test", opcode: roce.WRRead, latency: true, early: true},
+}
+
+// sends reports whether messages go into receives.
+func (t *perfTest) sends() bool { return t.opcode == roce.WRSend }
+
+// pingPongs reports whether both sides send messages in turn.
+func (t *perfTest) pingPongs() bool { return t.latency && t.opcode != roce.WRRead }
+
+// The limits and defaults of perftest.
+const (
+	perfMinIters  = 5
+	perfMaxIters  = 100000000
+	perfMaxDepth  = 15000
+	perfMaxQPs    = 1024     // perftest has 16384
+	perfMaxAll    = 1 << 23  // the largest size of -a
+	perfPeakUpTo  = 20000    // more messages have no peak
+	perfModerated = 8192     // longer messages are all signaled
+	perfCQMod     = 100      // of shorter ones, each so manieth
+	perfSpace     = 64 << 20 // bytes for messages that --verify tells apart
+	perfSlots     = 128      // and their number
+)
+
+// perfOptions are the flags of a test, checked.
+type perfOptions struct {
+	test     *perfTest
+	server   string // empty: be the server
+	addr     netip.Addr
+	port     uint16
+	gidIndex int
+	size     int // bytes of a message; with -a the largest
+	all      bool
+	iters    int
+	duration time.Duration // instead of iters, 0 for those
+	mtu      ib.MTU        // 0: the port's
+	qps      int
+	txDepth  int
+	rxDepth  int
+	postList int
+	outs     int // READs under way
+	verify   bool
+	gbits    bool
+	json     bool
+	timeout  time.Duration
+}
+
+func (o *perfOptions) client() bool { return o.server != "" }
+
+// sizes are the sizes of the messages to measure.
+func (o *perfOptions) sizes() []int {
+	if !o.all {
+		return []int{o.size}
+	}
+	var all []int
+	for n := 2; n <= perfMaxAll; n *= 2 {
+		all = append(all, n)
+	}
+	return all
+}
+
+func (a *app) perfCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "perf TEST [flags] [SERVER]",
+		Short: "Measure throughput and latency, with perftest or itself",
+		Long: `perf measures like the programs of the perftest package, and with them: the other
+side of 'roce perf write_bw' may be ib_write_bw (4.5 or newer), in either role. The
+flags mean the same, and the table is the same. Without SERVER it is the server:
+it waits for one client, serves it and ends.
+
+Exit status: 0 success, 1 failure (an address that cannot be used, a peer that
+does not answer, wrong data), 2 wrong usage.`,
+		Example: `  roce perf write_bw                            # here: be the server
+  roce perf write_bw -s 4096 10.0.0.1           # there: write to it
+  ib_write_bw -F -x 1 10.0.0.1                  # or there: Linux rxe or a NIC
+  roce perf send_lat --verify --json 127.0.0.1  # both on one machine`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef(cmd, "there is no test %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return usagef(cmd, "which test?") },
+	}
+	for _, t := range perfTests {
+		cmd.AddCommand(a.perfTestCommand(t))
+	}
+	return cmd
+}
+
+func (a *app) perfTestCommand(t *perfTest) *cobra.Command {
+	var (
+		o         = perfOptions{test: t, qps: 1, txDepth: 1, postList: 1}
+		dev, addr string
+		conn      string
+		mtu       int
+		size      uint64
+		seconds   int
+		ibPort    int
+		rude      bool
+	)
+	what := map[roce.WROpcode]string{roce.WRSend: "SEND", roce.WRWrite: "RDMA WRITE", roce.WRRead: "RDMA READ"}[t.opcode]
+	short, defSize, defIters := "Latency of "+what, 2, 1000
+	if !t.latency {
+		short, defSize = "Throughput of "+what, 65536
+		o.txDepth = 128
+		if t.opcode == roce.WRWrite {
+			defIters = 5000
+		}
+	}
+	cmd := &cobra.Command{
+		Use:   t.name + " [flags] [SERVER]",
+		Short: short + ", like ib_" + t.name,
+		Long: short + ", measured like ib_" + t.name + ` and with it, in either role. Both sides need
+the same test, -s or -a, -n or -D, and -q.
+
+Exit status: 0 success, 1 failure (an address that cannot be used, a peer that
+does not answer, wrong data), 2 wrong usage.`,
+		Args: maxArgs(1, "give one SERVER, or none to be the server"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if len(args) == 1 {
+				if o.server = args[0]; o.server == "" {
+					return usagef(cmd, "SERVER is empty")
+				}
+			}
+			if conn != "RC" {
+				return usagef(cmd, "-c %s: only RC is there yet", conn)
+			}
+			if ibPort != 1 {
+				return usagef(cmd, "-i %d: a device has one port, number 1", ibPort)
+			}
+			if mtu != 0 {
+				var ok bool
+				if o.mtu, ok = ib.MTUFromBytes(mtu); !ok {
+					return usagef(cmd, "-m %d: path MTUs are 256, 512, 1024, 2048 and 4096", mtu)
+				}
+			}
+			if size < 1 || size > maxMessage {
+				return usagef(cmd, "-s %d: a message has 1 to %d bytes", size, maxMessage)
+			}
+			o.size = int(size)
+			o.duration = time.Duration(seconds) * time.Second
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if o.addr, err = localAddrFlag(cmd, addr, dev); err != nil {
+				return err
+			}
+			return a.perf(cmd.Context(), &o)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&addr, "addr", "", "local IP address (default: the one that leads to the other side)")
+	f.StringVarP(&dev, "ib-dev", "d", "", "the same by name of the device, see 'roce devinfo'")
+	f.IntVarP(&ibPort, "ib-port", "i", 1, "port of the device")
+	f.Uint16VarP(&o.port, "port", "p", perftest.Port, "TCP port to listen on or connect to")
+	f.IntVarP(&o.gidIndex, "gid-index", "x", 0, "index of the local GID")
+	f.StringVarP(&conn, "connection", "c", "RC", "transport service")
+	f.Uint64VarP(&size, "size", "s", uint64(defSize), "bytes of a message")
+	f.BoolVarP(&o.all, "all", "a", false, "all sizes from 2 to 2^23 in powers of two")
+	f.IntVarP(&o.iters, "iters", "n", defIters, "messages of each queue pair")
+	f.IntVarP(&seconds, "duration", "D", 0, "seconds to run, instead of -n")
+	f.IntVarP(&mtu, "mtu", "m", 0, "path MTU, at most (default: what the interface allows)")
+	if !t.latency {
+		f.IntVarP(&o.qps, "qp", "q", o.qps, "queue pairs")
+		f.IntVarP(&o.txDepth, "tx-depth", "t", o.txDepth, "requests of a queue pair under way")
+		f.IntVarP(&o.postList, "post_list", "l", o.postList, "requests to post at a time")
+		f.BoolVar(&o.gbits, "report_gbits", false, "report Gbit/s instead of MiB/s")
+	}
+	if t.sends() {
+		f.IntVarP(&o.rxDepth, "rx-depth", "r", 512, "receives of a queue pair")
+	}
+	if t.opcode == roce.WRRead {
+		f.IntVarP(&o.outs, "outs", "o", 16, "READs of a queue pair under way on the wire")
+	}
+	f.BoolVarP(&rude, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
+	f.BoolVar(&o.verify, "verify", false, "verify the data, on both sides")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	return cmd
+}
+
+// check checks what can be checked without looking at anything.
+func (o *perfOptions) check(cmd *cobra.Command) error {
+	given := cmd.Flags().Changed
+	for _, f := range []struct {
+		flag         string
+		n, low, high int
+	}{
+		{"n", o.iters, perfMinIters, perfMaxIters},
+		{"q", o.qps, 1, perfMaxQPs},
+		{"t", o.txDepth, 1, perfMaxDepth},
+		{"l", o.postList, 1, o.txDepth},
+	} {
+		if f.n < f.low || f.n > f.high {
+			return usagef(cmd, "-%s %d: allowed are %d to %d", f.flag, f.n, f.low, f.high)
+		}
+	}
+	switch {
+	case o.test.sends() && (o.rxDepth < 1 || o.rxDepth > perfMaxDepth):
+		return usagef(cmd, "-r %d: allowed are 1 to %d", o.rxDepth, perfMaxDepth)
+	case o.test.opcode == roce.WRRead && (o.outs < 1 || o.outs > perfMaxOuts):
+		return usagef(cmd, "-o %d: allowed are 1 to %d", o.outs, perfMaxOuts)
+	case given("duration") && o.duration <= 0:
+		return usagef(cmd, "-D %d: at least one second is needed", int(o.duration/time.Second))
+	case given("duration") && given("iters"):
+		return usagef(cmd, "-n and -D: give one of them")
+	case o.all && given("size"):
+		return usagef(cmd, "-a and -s: give one of them")
+	case o.all && given("duration"):
+		return usagef(cmd, "-a and -D: all sizes are measured by messages, give -n")
+	case o.port == 0:
+		return usagef(cmd, "-p 0: a TCP port is needed, on both sides the same")
+	case o.timeout < 100*time.Millisecond:
+		return usagef(cmd, "--timeout %v: at least 100ms is needed", o.timeout)
+	}
+	if o.all {
+		o.size = perfMaxAll
+	}
+	return nil
+}
+
+// perfMaxOuts is the most READs that a queue pair may have under way.
+const perfMaxOuts = 16
+
+// cqMod returns of how many messages of a size one is signaled.
+func (o *perfOptions) cqMod(size int) int {
+	switch {
+	case o.postList > 1:
+		return o.postList
+	case size > perfModerated:
+		return 1
+	}
+	return min(perfCQMod, o.txDepth)
+}
+
+// slots returns how many messages of a size have memory of their own, so that
+// they can be told apart; both sides must come to the same number.
+func (o *perfOptions) slots(size int) int {
+	if !o.verify || o.test.pingPongs() && !o.test.sends() {
+		return 1
+	}
+	return max(1, min(perfSlots, perfSpace/o.qps/perfStride(size)))
+}
+
+// area returns how many bytes the messages of all sizes need.
+func (o *perfOptions) area(cycle int) int {
+	most := max(perftest.CycleBuffer, cycle)
+	for _, size := range o.sizes() {
+		most = max(most, o.slots(size)*perfStride(size))
+	}
+	return (most + 63) &^ 63
+}
+
+// perfStride is the distance between slots: no two share a cache line.
+func perfStride(size int) int { return (size + 63) &^ 63 }
+
+// how names the programs of the other side, for messages.
+func (t *perfTest) how() string { return fmt.Sprintf("roce perf %s, or ib_%s -F", t.name, t.name) }

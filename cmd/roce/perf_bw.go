@@ -1,0 +1,374 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/goroce/goroce/roce"
+)
+
+// pollBatch is how many completions are taken at a time.
+const pollBatch = 64
+
+// requests is the client's side of a bandwidth test, or of READ latency, where one
+// request is under way at a time.
+type requests struct {
+	*perfRun
+	size  int
+	cqMod int
+	flows []*flow
+	total uint64 // messages to send, all queue pairs together; unknown with -D
+
+	begin, end time.Time
+	posted     uint64  // messages
+	done       uint64  // completed, as far as they are signaled
+	postedAt   []int64 // ns since begin, of each message; nil without a peak
+	doneAt     []progress
+	lat        *latencies // of READ latency
+}
+
+// progress says that so many messages had completed at a time.
+type progress struct {
+	ns    int64 // since begin
+	count uint64
+}
+
+// flow is one queue pair's share.
+type flow struct {
+	k            int
+	qp           *roce.QP
+	wrs          []roce.SendWR // the list to post
+	sges         []roce.SGE    // by slot
+	depth        int           // messages under way
+	posted, done uint64
+	tail         uint64 // posted since the last signaled one
+}
+
+func newRequests(r *perfRun, size int) *requests {
+	o := r.o
+	b := &requests{perfRun: r, size: size, cqMod: o.cqMod(size)}
+	if o.duration == 0 {
+		b.total = uint64(o.iters) * uint64(o.qps)
+	}
+	if o.test.latency {
+		b.lat = newLatencies(1)
+	} else if 0 < b.total && b.total <= perfPeakUpTo {
+		b.postedAt = make([]int64, 0, b.total)
+		b.doneAt = make([]progress, 0, b.total)
+	}
+	slots := o.slots(size)
+	for k, q := range r.ep.qps {
+		f := &flow{k: k, qp: q, wrs: make([]roce.SendWR, o.postList), depth: o.txDepth}
+		if o.verify {
+			f.depth = min(f.depth, slots)
+		}
+		for s := range slots {
+			f.sges = append(f.sges, r.ep.mr.SGE(r.ep.local(k)+s*perfStride(size), size))
+		}
+		b.flows = append(b.flows, f)
+	}
+	return b
+}
+
+// run posts all messages and waits for them.
+func (b *requests) run(ctx context.Context) (res perfResult, err error) {
+	var wcs [pollBatch]roce.WC
+	b.begin = time.Now()
+	for !b.finished() {
+		if ctx.Err() != nil {
+			return res, context.Cause(ctx)
+		}
+		ended := b.o.ended(b.begin)
+		for _, f := range b.flows {
+			if err := b.post(f, ended); err != nil {
+				return res, err
+			}
+		}
+		n, err := completions(ctx, b.ep.cq, wcs[:], false)
+		if err != nil {
+			return res, err
+		}
+		for i := range wcs[:n] {
+			if err := b.complete(&wcs[i]); err != nil {
+				return res, err
+			}
+		}
+	}
+	if b.lat != nil {
+		res = b.lat.result(b.size, b.end.Sub(b.begin))
+	} else {
+		res = newThroughput(b.size, b.done, b.end.Sub(b.begin), b.peak())
+	}
+	return res, b.check.readBack(ctx, b)
+}
+
+// finished reports whether everything is posted and has completed.
+func (b *requests) finished() bool {
+	if b.o.duration > 0 {
+		return b.posted == b.done && b.o.ended(b.begin)
+	}
+	return b.done == b.total
+}
+
+// post posts as many messages of a queue pair as may be under way. After the end it
+// only completes what the next signaled message completes.
+func (b *requests) post(f *flow, ended bool) error {
+	for {
+		n := f.depth - int(f.posted-f.done)
+		if list := min(b.o.postList, f.depth); n < list {
+			return nil
+		} else {
+			n = list
+		}
+		switch {
+		case b.o.duration == 0:
+			n = int(min(uint64(n), uint64(b.o.iters)-f.posted))
+		case ended && f.tail == 0:
+			n = 0
+		}
+		if n == 0 {
+			return nil
+		}
+		for i := range n {
+			if err := b.prepare(f, &f.wrs[i], i == n-1); err != nil {
+				return err
+			}
+		}
+		if err := f.qp.PostSend(f.wrs[:n]...); err != nil {
+			return err
+		}
+	}
+}
+
+// prepare makes the next request of a queue pair, the last one of its list or not.
+func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) error {
+	slot := int(f.posted % uint64(len(f.sges)))
+	f.posted++
+	f.tail++
+	*wr = roce.SendWR{Opcode: b.o.test.opcode, SGE: f.sges[slot : slot+1 : slot+1]}
+	if b.o.test.opcode != roce.WRSend {
+		peer := &b.ep.peers[f.k]
+		wr.RemoteAddr, wr.RKey = peer.VAddr+uint64(b.check.remoteSlot(slot)*perfStride(b.size)), peer.RKey
+	}
+	full := f.tail >= uint64(b.cqMod) || int(f.posted-f.done) >= f.depth && last
+	if full || b.o.duration == 0 && f.posted == uint64(b.o.iters) {
+		wr.Flags = roce.Signaled
+		wr.ID = uint64(f.k)<<32 | f.tail // this completion is for so many
+		f.tail = 0
+	}
+	if b.o.verify {
+		b.check.beforeRequest(b, f, slot)
+	}
+	b.posted++
+	if b.postedAt != nil || b.lat != nil {
+		now := time.Since(b.begin).Nanoseconds()
+		if b.lat != nil {
+			b.lat.posted(now)
+		} else {
+			b.postedAt = append(b.postedAt, now)
+		}
+	}
+	return nil
+}
+
+// complete acts on a completion.
+func (b *requests) complete(wc *roce.WC) error {
+	if wc.Status != roce.WCSuccess {
+		return &completionError{sendID, wc.Status}
+	}
+	f, n := b.flows[wc.ID>>32], wc.ID&0xffffffff
+	if b.o.verify {
+		if err := b.check.afterRequests(b, f, n); err != nil {
+			return err
+		}
+	}
+	f.done += n
+	b.done += n
+	b.end = time.Now()
+	if b.postedAt != nil {
+		b.doneAt = append(b.doneAt, progress{b.end.Sub(b.begin).Nanoseconds(), b.done})
+	}
+	return nil
+}
+
+// peak returns the best rate in messages per second between the posting of any
+// message and the completion of any later one, as perftest defines it; 0 if it was
+// not measured.
+func (b *requests) peak() float64 {
+	best := 0.0
+	first := 0
+	for i, at := range b.postedAt {
+		for first < len(b.doneAt) && b.doneAt[first].count <= uint64(i) {
+			first++
+		}
+		for _, d := range b.doneAt[first:] {
+			if ns := d.ns - at; ns > 0 {
+				best = max(best, float64(d.count-uint64(i))/float64(ns))
+			}
+		}
+	}
+	return best * 1e9
+}
+
+// receives is the server's side of a SEND bandwidth test.
+type receives struct {
+	*perfRun
+	size   int
+	queues []*recvQueue
+	total  uint64
+	got    uint64
+	first  time.Time // of completions
+	last   time.Time
+}
+
+// recvQueue is one queue pair's receives: exactly as many as messages will come.
+type recvQueue struct {
+	qp     *roce.QP
+	wrs    []roce.RecvWR // a ring of those that are posted
+	next   int
+	left   uint64 // still to post
+	missed int    // to post again
+	got    uint64
+}
+
+func newReceives(r *perfRun, size int) (*receives, error) {
+	o := r.o
+	b := &receives{perfRun: r, size: size, total: uint64(o.iters) * uint64(o.qps)}
+	for k := range r.ep.qps {
+		q, err := r.newRecvQueue(k, size, o.rxDepth)
+		if err != nil {
+			return nil, err
+		}
+		b.queues = append(b.queues, q)
+	}
+	return b, nil
+}
+
+// newRecvQueue posts the receives of queue pair k, as many as fit.
+func (r *perfRun) newRecvQueue(k, size, depth int) (*recvQueue, error) {
+	o := r.o
+	slots := 1
+	if o.verify {
+		depth = min(depth, o.slots(size))
+		slots = depth
+	}
+	q := &recvQueue{qp: r.ep.qps[k], left: uint64(o.iters), wrs: make([]roce.RecvWR, depth)}
+	if o.duration > 0 {
+		q.left = 1 << 62
+	}
+	sges := make([]roce.SGE, slots)
+	for s := range sges {
+		sges[s] = r.ep.mr.SGE(r.ep.remote(k)+s*perfStride(size), size)
+	}
+	for i := range q.wrs {
+		q.wrs[i] = roce.RecvWR{ID: recvBit | uint64(k), SGE: sges[i%slots : i%slots+1]}
+	}
+	q.missed = depth
+	return q, q.post()
+}
+
+// slot returns where message i is, with --verify.
+func (q *recvQueue) slot(i uint64) int { return int(i % uint64(len(q.wrs))) }
+
+// recvBit tells the completions of receives from those of sends.
+const recvBit = 1 << 63
+
+// post posts again what has completed, in the order of the slots.
+func (q *recvQueue) post() error {
+	q.missed = int(min(uint64(q.missed), q.left))
+	for q.missed > 0 {
+		n := min(q.missed, len(q.wrs)-q.next)
+		if err := q.qp.PostRecv(q.wrs[q.next : q.next+n]...); err != nil {
+			return err
+		}
+		q.next = (q.next + n) % len(q.wrs)
+		q.left -= uint64(n)
+		q.missed -= n
+	}
+	return nil
+}
+
+// run receives all messages; with -D, until the client has finished.
+func (b *receives) run(ctx context.Context) (res perfResult, err error) {
+	if b.o.duration > 0 {
+		var stop func()
+		ctx, stop = b.untilSpokenTo(ctx)
+		defer stop()
+	}
+	var wcs [pollBatch]roce.WC
+	for b.o.duration > 0 || b.got < b.total {
+		n, err := completions(ctx, b.ep.cq, wcs[:], false)
+		if errors.Is(err, errSpokenTo) {
+			// All that the client knows to have arrived is in the queue.
+			if n, err = b.ep.cq.Poll(wcs[:]); n == 0 && err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return res, err
+		}
+		for i := range wcs[:n] {
+			if err := b.complete(&wcs[i]); err != nil {
+				return res, err
+			}
+		}
+		for _, q := range b.queues {
+			if err := q.post(); err != nil {
+				return res, err
+			}
+		}
+	}
+	return newThroughput(b.size, b.got, b.last.Sub(b.first), 0), nil
+}
+
+// complete acts on the completion of a receive.
+func (b *receives) complete(wc *roce.WC) error {
+	k := int(wc.ID &^ recvBit)
+	if wc.Status != roce.WCSuccess {
+		return &completionError{recvID, wc.Status}
+	}
+	if int(wc.ByteLen) != b.size {
+		return wrongLength(int(wc.ByteLen), b.size)
+	}
+	q := b.queues[k]
+	if b.o.verify {
+		if err := b.check.received(b.perfRun, k, q.slot(q.got), b.size, q.got, 0); err != nil {
+			return err
+		}
+	}
+	b.last = time.Now()
+	if b.got == 0 {
+		b.first = b.last
+	}
+	q.got++
+	q.missed++
+	b.got++
+	return nil
+}
+
+func wrongLength(got, want int) error {
+	return fmt.Errorf("a message of %d bytes came instead of %d: use the same -s or -a on both sides", got, want)
+}
+
+// errSpokenTo ends the wait for messages of a client that has finished.
+var errSpokenTo = errors.New("the client has finished")
+
+// untilSpokenTo returns a context that ends when the peer says something over TCP.
+func (r *perfRun) untilSpokenTo(ctx context.Context) (_ context.Context, stop func()) {
+	inner, cancel := context.WithCancelCause(ctx)
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		if err := r.talk.Await(inner); err != nil {
+			cancel(err)
+		} else {
+			cancel(errSpokenTo)
+		}
+	}()
+	return inner, func() {
+		cancel(context.Canceled)
+		<-finished
+	}
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/cmd/roce/internal/exchange"
+	"github.com/goroce/goroce/cmd/roce/internal/perftest"
+	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
+)
+
+// perfRun is one test from the first address to the result.
+type perfRun struct {
+	app     *app
+	o       *perfOptions
+	ep      *perfEndpoint
+	conn    net.Conn
+	talk    *perftest.Session
+	peer    perftest.Peer
+	mtu     ib.MTU
+	results []perfResult
+	check   perfCheck
+}
+
+// perf runs one test as client or server.
+func (a *app) perf(ctx context.Context, o *perfOptions) error {
+	r := &perfRun{app: a, o: o}
+	defer r.close()
+	if o.addr.IsValid() {
+		if err := r.sit(o.addr); err != nil {
+			return err
+		}
+	}
+	meet := r.meetClient
+	if o.client() {
+		meet = r.meetServer
+	}
+	if err := meet(ctx); err != nil {
+		return err
+	}
+	if err := r.connect(ctx); err != nil {
+		return err
+	}
+	r.head()
+	watched, stop := watch(ctx, o.timeout, func() uint64 { return packetsOf(r.ep.dev) })
+	defer stop()
+	err := r.measure(watched)
+	if err == nil {
+		err = r.finish(watched)
+	}
+	r.app.status("")
+	if err != nil {
+		return r.explain(err)
+	}
+	stop()
+	if err := r.tail(); err != nil {
+		return err
+	}
+	linger(ctx, r.ep.dev)
+	return nil
+}
+
+// sit opens our device on a local address.
+func (r *perfRun) sit(addr netip.Addr) (err error) {
+	r.ep, err = r.app.openPerf(addr, r.o)
+	return err
+}
+
+// meetServer is the client's way to a peer that has said hello.
+func (r *perfRun) meetServer(ctx context.Context) (err error) {
+	o := r.o
+	r.app.progressf("connecting to %s, TCP port %d", o.server, o.port)
+	if r.conn, err = dial(ctx, tcpServer{o.server, o.port, o.timeout, o.test.how()}); err != nil {
+		return err
+	}
+	return r.hello(ctx, clientAddr(r.conn))
+}
+
+// meetClient is the server's.
+func (r *perfRun) meetClient(ctx context.Context) error {
+	l, err := r.app.listen(ctx, r.o.port)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	r.app.progressf("waiting for a client on TCP port %d", r.o.port)
+	for {
+		if r.conn, err = accept(ctx, l); err != nil {
+			return err
+		}
+		err = r.hello(ctx, tcpAddr(r.conn.LocalAddr()))
+		if !errors.Is(err, exchange.ErrSilent) {
+			return err
+		}
+		fmt.Fprintf(r.app.stderr, "roce: %s connected and said nothing; still waiting\n", r.conn.RemoteAddr())
+		r.conn.Close()
+	}
+}
+
+// hello exchanges what both sides are and can do; addr is our address unless one
+// was given.
+func (r *perfRun) hello(ctx context.Context, addr netip.Addr) (err error) {
+	if r.ep == nil {
+		if err := r.sit(addr); err != nil {
+			return err
+		}
+	}
+	r.talk = perftest.NewSession(r.conn, r.o.client())
+	if r.peer, err = r.talk.Hello(ctx, r.o.timeout, r.ep.mtu, r.o.verify); err != nil {
+		return err
+	}
+	r.mtu = min(r.ep.mtu, r.peer.MTU)
+	return r.check.agree(r.o, r.peer)
+}
+
+// connect makes both sides' queue pairs ready.
+func (r *perfRun) connect(ctx context.Context) error {
+	if err := r.ep.build(r.peer.CycleBuffer); err != nil {
+		return err
+	}
+	_, err := r.talk.Connect(ctx, r.o.timeout, r.o.test.early, r.ep.mine, func(peers []perftest.Dest) error {
+		return r.ep.connect(peers, r.mtu)
+	})
+	return err
+}
+
+// measure runs the test for each size.
+func (r *perfRun) measure(ctx context.Context) error {
+	if err := r.check.begin(ctx, r); err != nil {
+		return err
+	}
+	for _, size := range r.o.sizes() {
+		r.app.status("%s, %d bytes", r.o.test.name, size)
+		b, err := r.newBench(size)
+		if err != nil {
+			return err
+		}
+		if b == nil {
+			return nil // a server that only waits
+		}
+		if r.o.test.sends() {
+			if err := r.meetBeforeSends(ctx); err != nil {
+				return err
+			}
+		}
+		res, err := b.run(ctx)
+		if err != nil {
+			return err
+		}
+		r.app.status("")
+		r.add(res)
+		if r.o.test.sends() && !r.o.test.latency && r.o.all {
+			if err := r.meetBeforeSends(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// meetBeforeSends waits until the receives of both sides are posted.
+func (r *perfRun) meetBeforeSends(ctx context.Context) error {
+	_, err := r.talk.Swap(ctx, 0, r.ep.mine[0])
+	return err
+}
+
+// finish meets the peer at the end; a server of a one-sided test waits here for as
+// long as the client works, and learns its results.
+func (r *perfRun) finish(ctx context.Context) error {
+	t := r.o.test
+	switch {
+	case t.hangsUp:
+		return nil
+	case !t.sends() && !t.latency:
+		if _, err := r.talk.Swap(ctx, 0, r.ep.mine[0]); err != nil {
+			return err
+		}
+		theirs, err := r.talk.SwapReport(ctx, r.o.timeout, r.report())
+		if err != nil {
+			return err
+		}
+		if !r.o.client() {
+			r.addReport(theirs)
+		}
+	}
+	return r.talk.Close(ctx, 0, r.ep.mine[0])
+}
+
+// bench is one size's measurement on one side.
+type bench interface {
+	run(ctx context.Context) (perfResult, error)
+}
+
+// newBench returns our part in the measurement of a size: nil for a server that the
+// client needs nothing from. Receives are posted then.
+func (r *perfRun) newBench(size int) (bench, error) {
+	t := r.o.test
+	switch {
+	case t.pingPongs() && t.sends():
+		return newSendPingPong(r, size)
+	case t.pingPongs():
+		return newWritePingPong(r, size), nil
+	case r.o.client():
+		return newRequests(r, size), nil
+	case t.sends():
+		return newReceives(r, size)
+	}
+	return nil, nil
+}
+
+func (r *perfRun) close() {
+	r.ep.close()
+	if r.conn != nil {
+		r.conn.Close()
+	}
+}
+
+// explain makes one line of what ended a test, with what to do about it.
+func (r *perfRun) explain(err error) error {
+	var (
+		failed *completionError
+		quiet  *quietError
+		peer   = netip.Addr{}
+	)
+	if len(r.ep.peers) > 0 {
+		peer = r.ep.peers[0].GID.Addr()
+	}
+	switch {
+	case errors.As(err, &quiet):
+		return fmt.Errorf("%w: is the other side's program still running, and do both sides use the same test, -s, -n or -D, and -q?", err)
+	case !errors.As(err, &failed):
+		return err
+	}
+	switch failed.status {
+	case roce.WCRetryExcErr:
+		return fmt.Errorf("%w: %s", err, silenceHint(peer, r.ep.dev.Counters()))
+	case roce.WCRemInvReqErr, roce.WCRemOpErr, roce.WCRemAccessErr, roce.WCLocLenErr:
+		return fmt.Errorf("%w: do both sides use the same test, -s or -a, and --verify?", err)
+	case roce.WCRNRRetryExcErr:
+		return fmt.Errorf("%w: %v posts no receives", err, peer)
+	}
+	return err
+}
+
+// ended reports whether a test of some duration is over; without one it never is.
+func (o *perfOptions) ended(since time.Time) bool {
+	return o.duration > 0 && time.Since(since) >= o.duration
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/goroce/goroce/cmd/roce/internal/pattern"
+	"github.com/goroce/goroce/cmd/roce/internal/perftest"
+	"github.com/goroce/goroce/roce"
+)
+
+// perfCheck is --verify: each message has data that no other message of the test
+// has, and lies in memory of its own until that is used again. Who sees the data
+// checks it:
+//
+//	SEND           the receiver, each message
+//	WRITE latency  the receiver, each message
+//	WRITE          the writer, reading back what is there at the end
+//	READ           the reader, each message
+//
+// perftest knows nothing of it. What its servers let us read is compared with what
+// we read of it before the test, packet by packet; nothing else of theirs can be
+// verified.
+type perfCheck struct {
+	verified
+	reference [][]byte // what a server of perftest has in its memory, by queue pair
+	stale     []byte   // what is in memory that a READ has not reached
+}
+
+// verified is what has been verified.
+type verified struct {
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+	What     string `json:"what"` // empty: nothing
+}
+
+const otherSideVerifies = "the other side verifies"
+
+// agree finds out whether the data can be verified together with this peer.
+func (c *perfCheck) agree(o *perfOptions, peer perftest.Peer) error {
+	t := o.test
+	reads := t.opcode == roce.WRRead
+	switch {
+	case peer.Ours && peer.Verify != o.verify:
+		return fmt.Errorf("only one side has --verify: give it on both or on none")
+	case !o.verify:
+		return nil
+	case !peer.Ours && !(reads && o.client()):
+		return fmt.Errorf("--verify needs roce perf %s on the other side: the data of perftest cannot be known", t.name)
+	case t.pingPongs(), t.sends() && !o.client():
+		c.What = "each message received"
+	case reads && o.client() && peer.Ours:
+		c.What = "each message read"
+	case reads && o.client():
+		c.What = "each message read, against a READ of each packet before the test"
+		c.reference = make([][]byte, o.qps)
+	case o.client() && !t.sends():
+		c.What = "the memory written, read back after the test: the last message of each place"
+	default:
+		c.What = otherSideVerifies
+	}
+	return nil
+}
+
+// remoteSlot returns the place at the peer of what has a place here.
+func (c *perfCheck) remoteSlot(slot int) int {
+	if c.reference != nil {
+		return 0 // perftest has memory for one message
+	}
+	return slot
+}
+
+// dataKey is the key of message number i of a queue pair, from side 0, the client,
+// or 1.
+func dataKey(k, size int, i, side uint64) uint64 {
+	return pattern.Key('m', uint64(k), uint64(size), i, side)
+}
+
+// fill makes message i of queue pair k in a slot of ours.
+func (c *perfCheck) fill(r *perfRun, k, slot, size int, i, side uint64) {
+	pattern.Fill(r.ep.at(r.ep.local(k)+slot*perfStride(size), size), dataKey(k, size, i, side))
+}
+
+// beforeRequest makes the memory for message f.posted-1 ready.
+func (c *perfCheck) beforeRequest(b *requests, f *flow, slot int) {
+	if b.o.test.opcode == roce.WRRead {
+		copy(b.ep.at(b.ep.local(f.k)+slot*perfStride(b.size), b.size), c.stale)
+		return
+	}
+	c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, 0)
+}
+
+// afterRequests checks what the next n completed requests have read.
+func (c *perfCheck) afterRequests(b *requests, f *flow, n uint64) error {
+	if b.o.test.opcode != roce.WRRead {
+		return nil
+	}
+	for i := f.done; i < f.done+n; i++ {
+		slot := int(i % uint64(len(f.sges)))
+		off := slot * perfStride(b.size)
+		got := b.ep.at(b.ep.local(f.k)+off, b.size)
+		if c.reference == nil {
+			if err := c.data(got, pattern.From(readKey(f.k), off), f.k, i); err != nil {
+				return err
+			}
+			continue
+		}
+		if want := c.reference[f.k][:b.size]; !bytes.Equal(got, want) {
+			at := 0
+			for got[at] == want[at] {
+				at++
+			}
+			return wrongData(f.k, i, at, got[at], want[at])
+		}
+		c.count(b.size)
+	}
+	return nil
+}
+
+// received checks message number i of queue pair k, from a side, in its slot.
+func (c *perfCheck) received(r *perfRun, k, slot, size int, i, side uint64) error {
+	return c.data(r.ep.at(r.ep.remote(k)+slot*perfStride(size), size), dataKey(k, size, i, side), k, i)
+}
+
+// fillWrite makes message i of a WRITE ping-pong, whose last byte is its number.
+func (c *perfCheck) fillWrite(b *writePingPong, i uint64) {
+	pattern.Fill(b.ep.at(b.src, b.size), dataKey(0, b.size, i, b.side()))
+}
+
+// written checks the peer's message i, whose last byte has been seen.
+func (c *perfCheck) written(b *writePingPong, i uint64) error {
+	if err := c.data(b.ep.at(b.dst, b.size-1), dataKey(0, b.size, i, 1-b.side()), 0, i); err != nil {
+		return err
+	}
+	c.Bytes++
+	return nil
+}
+
+// side returns 0 for the client, 1 for the server.
+func (b *pingPong) side() uint64 {
+	if b.o.client() {
+		return 0
+	}
+	return 1
+}
+
+// data checks one message.
+func (c *perfCheck) data(got []byte, key uint64, k int, i uint64) error {
+	if at := pattern.Check(got, key); at >= 0 {
+		return wrongData(k, i, at, got[at], pattern.At(key, at))
+	}
+	c.count(len(got))
+	return nil
+}
+
+func (c *perfCheck) count(size int) {
+	c.Messages++
+	c.Bytes += uint64(size)
+}
+
+func wrongData(k int, i uint64, at int, got, want byte) error {
+	return fmt.Errorf("wrong data in message %d of queue pair %d: byte %d is %#02x, expected %#02x", i+1, k, at, got, want)
+}
+
+// begin reads what a server of perftest has in its memory.
+func (c *perfCheck) begin(ctx context.Context, r *perfRun) error {
+	if r.o.verify && r.o.test.opcode == roce.WRRead {
+		c.stale = make([]byte, r.o.size)
+		pattern.Fill(c.stale, pattern.Key('s'))
+	}
+	for k := range c.reference {
+		for off := 0; off < r.o.size; off += r.mtu.Bytes() {
+			if err := r.read(ctx, k, off, off, min(r.mtu.Bytes(), r.o.size-off)); err != nil {
+				return err
+			}
+		}
+		c.reference[k] = bytes.Clone(r.ep.at(r.ep.local(k), r.o.size))
+	}
+	return nil
+}
+
+// readBack reads what the requests have written and checks it.
+func (c *perfCheck) readBack(ctx context.Context, b *requests) error {
+	if !b.o.verify || b.o.test.opcode != roce.WRWrite {
+		return nil
+	}
+	for _, f := range b.flows {
+		slots := uint64(len(f.sges))
+		for i := f.posted - min(f.posted, slots); i < f.posted; i++ {
+			off := int(i%slots) * perfStride(b.size)
+			clear(b.ep.at(b.ep.local(f.k)+off, b.size))
+			if err := b.read(ctx, f.k, off, off, b.size); err != nil {
+				return err
+			}
+			if err := c.data(b.ep.at(b.ep.local(f.k)+off, b.size), dataKey(f.k, b.size, i, 0), f.k, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// read reads a part of the peer's memory of queue pair k into ours.
+func (r *perfRun) read(ctx context.Context, k, from, to, n int) error {
+	peer := &r.ep.peers[k]
+	err := r.ep.qps[k].PostSend(roce.SendWR{
+		Opcode: roce.WRRead, Flags: roce.Signaled, SGE: []roce.SGE{r.ep.mr.SGE(r.ep.local(k)+to, n)},
+		RemoteAddr: peer.VAddr + uint64(from), RKey: peer.RKey,
+	})
+	if err != nil {
+		return err
+	}
+	var wc [1]roce.WC
+	if _, err := completions(ctx, r.ep.cq, wc[:], false); err != nil {
+		return err
+	}
+	if wc[0].Status != roce.WCSuccess {
+		return &completionError{sendID, wc[0].Status}
+	}
+	return nil
+}
