@@ -81,7 +81,7 @@ func shorten(t *testing.T, line, port string) []string {
 	switch args := words[1:]; args[0] {
 	case "demo":
 		return append(args, "--budget", "1ms", "--size-max", "4096", "--pcap", t.TempDir()+"/x")
-	case "pingpong":
+	case "pingpong", "perf":
 		return append(args, "-p", port, "-n", "50")
 	default:
 		return args

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/netip"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -85,6 +86,7 @@ func (w *world) run(args ...string) outcome {
 
 // pingpong is one game; the TCP port is the system's choice.
 type pingpong struct {
+	command        string // "pingpong" if empty
 	tcp            string // address to listen on, "127.0.0.1" if empty
 	server, client []string
 	serverCtx      context.Context // nil: the test's
@@ -94,6 +96,10 @@ func (w *world) play(p pingpong) (server, client outcome) {
 	w.t.Helper()
 	if p.tcp == "" {
 		p.tcp = "127.0.0.1"
+	}
+	command := []string{"pingpong"}
+	if p.command != "" {
+		command = strings.Fields(p.command)
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(p.tcp, "0"))
 	if err != nil {
@@ -109,12 +115,12 @@ func (w *world) play(p pingpong) (server, client outcome) {
 	go func() {
 		a, out, err := w.app()
 		a.listen = func(context.Context, uint16) (net.Listener, error) { return l, nil }
-		status := a.run(p.serverCtx, append([]string{"pingpong"}, p.server...))
+		status := a.run(p.serverCtx, slices.Concat(command, p.server))
 		l.Close()
 		done <- outcome{status, out.String(), err.String()}
 	}()
 	a, out, errs := w.app()
-	status := a.run(ctx, append(append([]string{"pingpong", "-p", port}, p.client...), p.tcp))
+	status := a.run(ctx, slices.Concat(command, []string{"-p", port}, p.client, []string{p.tcp}))
 	return <-done, outcome{status, out.String(), errs.String()}
 }
 

@@ -17,17 +17,17 @@ type perfTest struct {
 	title   string // in the table's head
 	opcode  roce.WROpcode
 	latency bool
-	early   bool // its exchange begins with one record more
+	order   perftest.Order
 	hangsUp bool // its exchange ends without a word
 }
 
 var perfTests = []*perfTest{
-	{name: "send_bw", title: "Send BW Test", opcode: roce.WRSend},
+	{name: "send_bw", title: "Send BW Test", opcode: roce.WRSend, order: perftest.Order{Between: true}},
 	{name: "send_lat", title: "Send Latency Test", opcode: roce.WRSend, latency: true},
 	{name: "write_bw", title: "RDMA_Write BW Test", opcode: roce.WRWrite},
-	{name: "write_lat", title: "RDMA_Write Latency Test", opcode: roce.WRWrite, latency: true, early: true, hangsUp: true},
+	{name: "write_lat", title: "RDMA_Write Latency Test", opcode: roce.WRWrite, latency: true, order: perftest.Order{Early: true}, hangsUp: true},
 	{name: "read_bw", title: "RDMA_Read BW Test", opcode: roce.WRRead},
-	{name: "read_lat", title: "RDMA_Read Latency Test", opcode: roce.WRRead, latency: true, early: true},
+	{name: "read_lat", title: "RDMA_Read Latency Test", opcode: roce.WRRead, latency: true, order: perftest.Order{Early: true}},
 }
 
 // sends reports whether messages go into receives.

@@ -123,10 +123,9 @@ func (r *perfRun) connect(ctx context.Context) error {
 	if err := r.ep.build(r.peer.CycleBuffer); err != nil {
 		return err
 	}
-	_, err := r.talk.Connect(ctx, r.o.timeout, r.o.test.early, r.ep.mine, func(peers []perftest.Dest) error {
+	return r.talk.Connect(ctx, r.o.timeout, r.o.test.order, r.ep.mine, func(peers []perftest.Dest) error {
 		return r.ep.connect(peers, r.mtu)
 	})
-	return err
 }
 
 // measure runs the test for each size.

@@ -128,8 +128,11 @@ func (c *perfCheck) fillWrite(b *writePingPong, i uint64) {
 	pattern.Fill(b.ep.at(b.src, b.size), dataKey(0, b.size, i, b.side()))
 }
 
-// written checks the peer's message i, whose last byte has been seen.
+// written checks the peer's message i, whose last byte has been seen. The rest is
+// there too, but reading it other than with the region's accessors needs the
+// engine's lock in between: asking the queue pair anything takes it.
 func (c *perfCheck) written(b *writePingPong, i uint64) error {
+	b.qp().Query()
 	if err := c.data(b.ep.at(b.dst, b.size-1), dataKey(0, b.size, i, 1-b.side()), 0, i); err != nil {
 		return err
 	}

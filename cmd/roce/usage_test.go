@@ -67,6 +67,30 @@ func TestBadInput(t *testing.T) {
 		{"pingpong -a 127.0.0.9 -g -1", 1, "no GID with index -1"},
 		{"pingpong -a 127.0.0.9 -r 100000", 1, "-r 100000: "},
 		{"pingpong -p " + deadPort + " 127.0.0.1", 1, "nobody listens on TCP port " + deadPort + " of 127.0.0.1: start a server there first"},
+		{"perf", 2, "which test?"},
+		{"perf nosuch_bw", 2, `there is no test "nosuch_bw"`},
+		{"perf write_bw a b", 2, `unexpected argument "b"`},
+		{"perf write_bw -c UD", 2, "only RC"},
+		{"perf write_bw -i 2", 2, "one port, number 1"},
+		{"perf write_bw -m 1000", 2, "path MTUs are 256, 512, 1024, 2048 and 4096"},
+		{"perf write_bw -s 0", 2, "1 to 2147483648 bytes"},
+		{"perf write_bw -s 2147483649", 2, "1 to 2147483648 bytes"},
+		{"perf write_bw -n 4", 2, "-n 4: allowed are 5 to"},
+		{"perf write_bw -D 0", 2, "at least one second"},
+		{"perf write_bw -D 1 -n 9", 2, "give one of them"},
+		{"perf write_bw -a -s 9", 2, "give one of them"},
+		{"perf write_bw -a -D 1", 2, "give -n"},
+		{"perf write_bw -q 0", 2, "-q 0: allowed are 1 to"},
+		{"perf write_bw -t 0", 2, "-t 0: allowed are 1 to"},
+		{"perf write_bw -t 4 -l 5", 2, "-l 5: allowed are 1 to 4"},
+		{"perf send_bw -r 0", 2, "-r 0: allowed are 1 to"},
+		{"perf read_lat -o 17", 2, "-o 17: allowed are 1 to 16"},
+		{"perf send_lat -q 2", 2, "unknown shorthand flag: 'q'"},
+		{"perf write_bw -p 0", 2, "TCP port"},
+		{"perf write_bw --timeout 1ms", 2, "at least 100ms"},
+		{"perf write_bw --addr " + foreign, 1, "the address is not one of this machine's"},
+		{"perf write_bw --addr 127.0.0.9 -x 1", 1, "no GID with index 1"},
+		{"perf write_bw -p " + deadPort + " 127.0.0.1", 1, "start a server there first (roce perf write_bw, or ib_write_bw -F)"},
 		{"demo extra", 2, "demo takes flags only"},
 		{"demo --size-max huge", 2, "not a number of bytes"},
 		{"demo --size-max 3GiB", 2, "at most 2147483648 bytes"},
@@ -100,7 +124,7 @@ func TestHelp(t *testing.T) {
 	if o := w.run("help", "demo"); o.status != 0 || !strings.Contains(o.out, "--size-max") {
 		t.Errorf("help demo: %+v", o)
 	}
-	for _, cmd := range []string{"", "devinfo", "pingpong", "demo"} {
+	for _, cmd := range []string{"", "devinfo", "pingpong", "perf", "perf send_bw", "perf read_lat", "demo"} {
 		o := w.run(append(strings.Fields(cmd), "--help")...)
 		o.want(t, cmd, 0)
 		if !strings.Contains(o.out, "2 wrong usage") || o.err != "" {

@@ -29,6 +29,18 @@ func TestSubsetCoversEveryValue(t *testing.T) {
 	wantAll(t, "path MTU", pingpongSubset, func(c pingpongCase) int { return c.mtu }, pingpongMTUs...)
 	wantAll(t, "size", pingpongSubset, func(c pingpongCase) int { return c.size }, pingpongSizes...)
 
+	type testAndRole struct {
+		test string
+		we   bool
+	}
+	var tests []testAndRole
+	for _, test := range perfTests {
+		tests = append(tests, testAndRole{test, true}, testAndRole{test, false})
+	}
+	wantAll(t, "test and role", perfSubset, func(p perfCase) testAndRole { return testAndRole{p.test, p.weServe} }, tests...)
+	wantAll(t, "family", perfSubset, func(p perfCase) string { return p.family }, pingpongFamilies...)
+	wantAll(t, "size", perfSubset, func(p perfCase) int { return p.size }, perfSizes...)
+
 	verbs := verbsSubset()
 	wantAll(t, "role we request", verbs, func(v verbCase) bool { return v.weRequest }, true, false)
 	wantAll(t, "family", verbs, func(v verbCase) string { return v.family }, pingpongFamilies...)
@@ -52,6 +64,9 @@ func TestSubsetCoversEveryValue(t *testing.T) {
 func TestFullIsTheWholeProduct(t *testing.T) {
 	if got := len(pingpongFull()); got != 2*2*3*4 {
 		t.Errorf("%d pingpong cases per kernel, want 48", got)
+	}
+	if got := len(perfFull()); got != 6*2*2*3 {
+		t.Errorf("%d perf cases per kernel, want 72", got)
 	}
 	if got := len(verbsFull()); got != 2*5*2*3*6 {
 		t.Errorf("%d verbs cases per kernel, want 360", got)

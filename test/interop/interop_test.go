@@ -68,6 +68,7 @@ func TestInterop(t *testing.T) {
 			s := newSession(t, ctx, mode, k.suite, bin)
 			defer func() { results = append(results, s.results...) }()
 			s.pingpong(t)
+			s.perf(t)
 			s.verbs(t)
 			s.ports(t)
 			s.errors(t)
@@ -151,6 +152,7 @@ type session struct {
 	dir     string
 	pairs   map[string]*pair // verbs peers by address family
 	port    int              // the next TCP port for a pingpong
+	debian  string           // GOROCE_DEBIAN13, ready for programs in the guest
 	results []result
 }
 
@@ -198,6 +200,11 @@ func newSession(t *testing.T, ctx context.Context, mode, suite string, bin binar
 		return g
 	}
 	s.guest = boot(0)
+	if s.debian = os.Getenv("GOROCE_DEBIAN13"); s.debian != "" {
+		if _, err := s.guest.Run(ctx, "sh", "-c", `for d in dev proc sys; do mount --rbind /$d "$0/$d" || exit 1; done`, s.debian); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Cleanup(s.closePairs)
 	s.rxe = guestSide(ctx, "rxe", s.guest)
 	if mode == reference {

@@ -5,6 +5,7 @@ package interop
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +97,7 @@ func (s *session) pingpong(t *testing.T) {
 			}
 			if !seen[name] {
 				seen[name] = true
-				s.run(t, "pingpong", name, func(c *testCase) { c.pingpong(p) })
+				s.run(t, "pingpong", name, func(c *testCase) { c.play(p) })
 			}
 		}
 	})
@@ -106,16 +107,26 @@ func (s *session) pingpong(t *testing.T) {
 // retries, that happens after 0.54 s, and a busy machine can hold up a guest for longer.
 const stall = 400 * time.Millisecond
 
-// pingpong runs the case, and once more if a retry limit was reached while the guest did not even answer its agent's heartbeat.
-func (c *testCase) pingpong(p pingpongCase) {
+// match is a case with a program on each side; the two find each other over TCP.
+type match interface {
+	// server returns whether this stack is the server.
+	server() bool
+	// argv is the command line of a side; at is empty for the server, its address for the client.
+	argv(s *side, port int, at string) ([]string, error)
+	// report looks at what a side has printed.
+	report(s *side, server bool, out string) error
+}
+
+// play runs the case, and once more if a retry limit was reached while the guest did not even answer its agent's heartbeat.
+func (c *testCase) play(m match) {
 	for try := 1; ; try++ {
 		beat := c.s.guest.StartHeartbeat(50 * time.Millisecond)
-		problems := strings.Join(c.pingpongOnce(p), "\n")
+		problems := strings.Join(c.playOnce(m), "\n")
 		longest := beat.Stop()
 		switch {
 		case problems == "":
 			return
-		case try == 1 && longest > stall && strings.Contains(strings.ToLower(problems), "transport retry counter exceeded"):
+		case try == 1 && longest > stall && retriesEnded.MatchString(problems):
 			c.note = fmt.Sprintf("run twice: the guest stood still for %.1f s", longest.Seconds())
 			c.Logf("%s\n%s", c.note, problems)
 		default:
@@ -124,20 +135,23 @@ func (c *testCase) pingpong(p pingpongCase) {
 	}
 }
 
-// pingpongOnce returns what went wrong.
-func (c *testCase) pingpongOnce(p pingpongCase) (problems []string) {
+// retriesEnded is how programs say that a retry limit was reached: status 12, IBV_WC_RETRY_EXC_ERR.
+var retriesEnded = regexp.MustCompile(`(?i)transport retry counter exceeded|failed status 12\b`)
+
+// playOnce returns what went wrong.
+func (c *testCase) playOnce(m match) (problems []string) {
 	c.s.port++
 	server, client := c.s.us, c.s.rxe
-	if !p.weServe {
+	if !m.server() {
 		server, client = client, server
 	}
-	sp := c.start(server, p, "")
+	sp := c.start(server, m, "")
 	defer sp.Kill()
 	if err := sp.WaitPort(c.s.port, 30*time.Second); err != nil {
 		return []string{fmt.Sprintf("server (%s): %v", server.name, err)}
 	}
 	// The TCP exchange is always IPv4; the GIDs in it say which family carries the RoCE packets.
-	cp := c.start(client, p, server.addr4)
+	cp := c.start(client, m, server.addr4)
 	defer cp.Kill()
 	select {
 	case <-sp.Done():
@@ -157,7 +171,7 @@ func (c *testCase) pingpongOnce(p pingpongCase) (problems []string) {
 			err = fmt.Errorf("exit status %d", exit)
 		}
 		if err == nil {
-			err = c.report(e.side, e.prog.Stdout(), p)
+			err = m.report(e.side, e.side == server, e.prog.Stdout())
 		}
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("%s (%s): %v\n%s", e.role, e.side.name, err, out))
@@ -172,9 +186,9 @@ const (
 	afterFirst      = 10 * time.Second
 )
 
-func (c *testCase) start(s *side, p pingpongCase, server string) program {
+func (c *testCase) start(s *side, m match, server string) program {
 	c.Helper()
-	argv, err := s.pingpong(p, c.s.port, server)
+	argv, err := m.argv(s, c.s.port, server)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -186,8 +200,14 @@ func (c *testCase) start(s *side, p pingpongCase, server string) program {
 	return prog
 }
 
-// report looks at what a program reports: all bytes in both directions, all iterations.
-func (c *testCase) report(s *side, out string, p pingpongCase) error {
+func (p pingpongCase) server() bool { return p.weServe }
+
+func (p pingpongCase) argv(s *side, port int, at string) ([]string, error) {
+	return s.pingpong(p, port, at)
+}
+
+// report looks for all bytes in both directions and all iterations.
+func (p pingpongCase) report(s *side, _ bool, out string) error {
 	bytes := 2 * p.size * p.iters()
 	if s.rxe {
 		for _, want := range []string{fmt.Sprintf("%d bytes in ", bytes), fmt.Sprintf("%d iters in ", p.iters())} {

@@ -17,6 +17,7 @@ depmod kmod
 xz xz-utils
 tshark tshark
 ibv_rc_pingpong ibverbs-utils
+ib_write_bw perftest
 dpkg:ibverbs-providers ibverbs-providers
 dpkg:python3-pyverbs python3-pyverbs
 '

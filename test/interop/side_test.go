@@ -27,6 +27,7 @@ type side struct {
 	addr4, addr6 string
 	start        func(argv ...string) (program, error)
 	pingpong     func(p pingpongCase, port int, server string) ([]string, error) // server "" for the server itself
+	perf         func(p perfCase, port int, server string) ([]string, error)     // the same
 	peer         func() (*lab.Peer, error)
 }
 
@@ -74,6 +75,20 @@ func guestSide(ctx context.Context, name string, g *lab.Guest) *side {
 		}
 		return argv, nil
 	}
+	s.perf = func(p perfCase, port int, server string) ([]string, error) {
+		index, err := g.GIDIndex(ctx, s.addr(p.family))
+		if err != nil {
+			return nil, err
+		}
+		argv := append([]string{"ib_" + p.test, "-d", "rxe0", "-x", fmt.Sprint(index), "-F"}, p.flags(port)...)
+		if p.root != "" {
+			argv = append([]string{"chroot", p.root}, argv...)
+		}
+		if server != "" {
+			argv = append(argv, server)
+		}
+		return argv, nil
+	}
 	s.peer = func() (*lab.Peer, error) { return g.StartPeer(name, verbsPath) }
 	return s
 }
@@ -84,6 +99,16 @@ func ourSide(ns *lab.Netns, bin binaries) *side {
 	s.start = func(argv ...string) (program, error) { return lab.StartProcess(nil, ns.Argv(argv...)...) }
 	s.pingpong = func(p pingpongCase, port int, server string) ([]string, error) {
 		argv := append([]string{bin.roce, "pingpong", "--json", "--addr", s.addr(p.family)}, p.flags(port)...)
+		if server != "" {
+			argv = append(argv, server)
+		}
+		return argv, nil
+	}
+	s.perf = func(p perfCase, port int, server string) ([]string, error) {
+		argv := append([]string{bin.roce, "perf", p.test, "--json", "--addr", s.addr(p.family)}, p.flags(port)...)
+		if p.verifies() {
+			argv = append(argv, "--verify")
+		}
 		if server != "" {
 			argv = append(argv, server)
 		}

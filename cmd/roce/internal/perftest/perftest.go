@@ -141,37 +141,51 @@ func (s *Session) Swap(ctx context.Context, timeout time.Duration, mine Dest) (D
 	return s.swapDest(ctx, mine)
 }
 
+// Order says where a test has the records that are a mere rendezvous, which is
+// visible with several queue pairs only: the original repeats its first address.
+type Order struct {
+	Early   bool // one more, before all
+	Between bool // the last one of the connection between the two rounds, not after them
+}
+
 // Connect exchanges the addresses of all queue pairs, has ready connect them, and
-// meets the peer once more when it has done the same. early says that the test has
-// one record more at the beginning (see [Test]).
-func (s *Session) Connect(ctx context.Context, timeout time.Duration, early bool, mine []Dest, ready func(peer []Dest) error) ([]Dest, error) {
+// exchanges them once more: the original shows those. It returns when the peer is
+// connected too.
+func (s *Session) Connect(ctx context.Context, timeout time.Duration, o Order, mine []Dest, ready func(peer []Dest) error) error {
 	defer exchange.Bound(ctx, s.conn, timeout)()
-	if early {
-		if _, err := s.swapDest(ctx, mine[0]); err != nil {
-			return nil, err
+	meet := func(wanted bool) error {
+		if !wanted {
+			return nil
 		}
+		_, err := s.swapDest(ctx, mine[0])
+		return err
+	}
+	if err := meet(o.Early); err != nil {
+		return err
 	}
 	peer := make([]Dest, len(mine))
 	for i := range mine {
 		var err error
 		if peer[i], err = s.swapDest(ctx, mine[i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := ready(peer); err != nil {
-		return nil, err
+		return err
+	}
+	if err := meet(o.Between); err != nil {
+		return err
 	}
 	for i := range mine {
 		again, err := s.swapDest(ctx, mine[i])
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if again != peer[i] {
-			return nil, fmt.Errorf("the peer named its queue pair %d differently the second time: does it have the same -q?", i)
+			return fmt.Errorf("the peer named queue pair %d of %d differently the second time: do both sides use the same test and the same -q?", i+1, len(mine))
 		}
 	}
-	_, err := s.swapDest(ctx, mine[0])
-	return peer, err
+	return meet(!o.Between)
 }
 
 // SwapReport exchanges the results of a one-sided bandwidth test. The server has

@@ -1,0 +1,149 @@
+//go:build linux
+
+package interop
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// perfCase is one run of a program of perftest in the guest against `roce perf`.
+type perfCase struct {
+	test    string
+	weServe bool
+	family  string
+	size    int
+	qps     int    // 0 for latency tests, which have one
+	root    string // of another Debian in the guest
+}
+
+var (
+	perfTests = []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat"}
+	perfSizes = []int{2, 4096, 65537}
+)
+
+func (p perfCase) latency() bool { return strings.HasSuffix(p.test, "_lat") }
+func (p perfCase) reads() bool   { return strings.HasPrefix(p.test, "read_") }
+
+// verifies says whether the data can be verified: what a server of perftest lets us read.
+func (p perfCase) verifies() bool { return p.reads() && !p.weServe }
+
+func (p perfCase) iters() int {
+	switch {
+	case p.size > 4096:
+		return 20
+	case p.latency():
+		return 50
+	}
+	return 100
+}
+
+func (p perfCase) name() string {
+	role := "rxe serves"
+	if p.weServe {
+		role = "we serve"
+	}
+	name := fmt.Sprintf("%s %s %s size %d", p.test, role, p.family, p.size)
+	if p.qps > 1 {
+		name += fmt.Sprintf(" %d QPs", p.qps)
+	}
+	if p.root != "" {
+		name += " of Debian 13"
+	}
+	return name
+}
+
+// flags are those that perftest and roce perf share.
+func (p perfCase) flags(port int) []string {
+	f := []string{"-p", fmt.Sprint(port), "-s", fmt.Sprint(p.size), "-n", fmt.Sprint(p.iters())}
+	if p.qps > 1 {
+		f = append(f, "-q", fmt.Sprint(p.qps))
+	}
+	return f
+}
+
+// perfFull is the whole product.
+func perfFull() (all []perfCase) {
+	for _, test := range perfTests {
+		for _, serve := range []bool{true, false} {
+			for _, family := range pingpongFamilies {
+				for _, size := range perfSizes {
+					all = append(all, perfCase{test: test, weServe: serve, family: family, size: size})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// perfSubset has each test in both roles, and each value of the other parameters.
+var perfSubset = []perfCase{
+	{test: "send_bw", weServe: true, family: ipv4, size: 65537, qps: 2},
+	{test: "send_bw", weServe: false, family: ipv6, size: 4096},
+	{test: "send_lat", weServe: true, family: ipv6, size: 2},
+	{test: "send_lat", weServe: false, family: ipv4, size: 4096},
+	{test: "write_bw", weServe: true, family: ipv6, size: 4096},
+	{test: "write_bw", weServe: false, family: ipv4, size: 65537, qps: 2},
+	{test: "write_lat", weServe: true, family: ipv4, size: 2},
+	{test: "write_lat", weServe: false, family: ipv6, size: 4096},
+	{test: "read_bw", weServe: true, family: ipv4, size: 65537},
+	{test: "read_bw", weServe: false, family: ipv6, size: 4096, qps: 2},
+	{test: "read_lat", weServe: true, family: ipv6, size: 4096},
+	{test: "read_lat", weServe: false, family: ipv4, size: 2},
+}
+
+func (s *session) perf(t *testing.T) {
+	cases := perfSubset
+	if s.mode == full {
+		cases = append(perfFull(), perfSubset...)
+	}
+	if s.debian != "" {
+		for _, p := range cases {
+			p.root = s.debian
+			cases = append(cases, p)
+		}
+	}
+	t.Run("perf", func(t *testing.T) {
+		seen := map[string]bool{}
+		for _, p := range cases {
+			if name := p.name(); !seen[name] {
+				seen[name] = true
+				s.run(t, "perf", name, func(c *testCase) { c.play(p) })
+			}
+		}
+	})
+}
+
+func (p perfCase) server() bool { return p.weServe }
+
+func (p perfCase) argv(s *side, port int, at string) ([]string, error) { return s.perf(p, port, at) }
+
+// report looks for a row with the size and the number of messages.
+func (p perfCase) report(s *side, server bool, out string) error {
+	measures := !server || p.test != "read_lat" // the server of that has nothing to tell
+	messages := p.iters() * max(1, p.qps)
+	if s.rxe {
+		row := regexp.MustCompile(fmt.Sprintf(`(?m)^ %d +%d +\S+ +\S`, p.size, messages)) // perhaps "inf": it may fail to find the guest's clock rate
+		if measures && !row.MatchString(out) {
+			return fmt.Errorf("no row with %d bytes and %d iterations", p.size, messages)
+		}
+		return nil
+	}
+	var r struct {
+		Results  []struct{ Size, Iters int }
+		Verified struct{ Messages int }
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		return fmt.Errorf("the report is not JSON: %w", err)
+	}
+	if measures != (len(r.Results) == 1) || measures && (r.Results[0].Size != p.size || r.Results[0].Iters != messages) {
+		return fmt.Errorf("reports %+v, want %d bytes and %d messages", r.Results, p.size, messages)
+	}
+	if p.verifies() && r.Verified.Messages != messages {
+		return fmt.Errorf("verified %d messages of %d", r.Verified.Messages, messages)
+	}
+	return nil
+}
