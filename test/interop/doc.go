@@ -8,7 +8,7 @@
 //	GOROCE_INTEROP=subset     each value of every parameter at least once per kernel; what make test runs
 //	GOROCE_INTEROP=full       the whole product; writes docs/interop.md; what make interop runs
 //	GOROCE_INTEROP=reference  a second guest stands in for this stack: does rxe itself pass the cases?
-//	GOROCE_DEBIAN13=DIR       root of a Debian 13 with perftest 25.01, to be tried as well:
+//	GOROCE_DEBIAN13=DIR       root of a Debian 13 with perftest 25.01, to be tried as well (not below /tmp):
 //	                          debootstrap --variant=minbase --include=ibverbs-providers,perftest trixie DIR
 //	GOROCE_CACHE=DIR          where kernels are kept, instead of ~/.cache/goroce
 //
