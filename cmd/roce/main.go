@@ -1,6 +1,7 @@
 // Command roce is the tool box of goroce, a RoCEv2 channel adapter in user
 // space: it lists the addresses that can be used, plays ping-pong with
-// ibv_rc_pingpong or itself, and shows the stack at work in one process.
+// ibv_rc_pingpong or itself, measures with perftest or itself, and shows the
+// stack at work in one process.
 //
 // Exit status: 0 success, 1 failure, 2 wrong usage.
 package main

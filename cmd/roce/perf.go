@@ -42,10 +42,11 @@ const (
 	perfMaxIters  = 100000000
 	perfMaxDepth  = 15000
 	perfMaxQPs    = 1024     // perftest has 16384
+	perfMaxOuts   = 16       // READs that a queue pair may have under way
 	perfMaxAll    = 1 << 23  // the largest size of -a
 	perfPeakUpTo  = 20000    // more messages have no peak
 	perfModerated = 8192     // longer messages are all signaled
-	perfCQMod     = 100      // of shorter ones, each so manieth
+	perfCQMod     = 100      // of shorter ones, one in so many
 	perfSpace     = 64 << 20 // bytes for messages that --verify tells apart
 	perfSlots     = 128      // and their number
 )
@@ -125,7 +126,7 @@ func (a *app) perfTestCommand(t *perfTest) *cobra.Command {
 		size      uint64
 		seconds   int
 		ibPort    int
-		rude      bool
+		ignored   bool
 	)
 	what := map[roce.WROpcode]string{roce.WRSend: "SEND", roce.WRWrite: "RDMA WRITE", roce.WRRead: "RDMA READ"}[t.opcode]
 	short, defSize, defIters := "Latency of "+what, 2, 1000
@@ -202,7 +203,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	if t.opcode == roce.WRRead {
 		f.IntVarP(&o.outs, "outs", "o", 16, "READs of a queue pair under way on the wire")
 	}
-	f.BoolVarP(&rude, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
+	f.BoolVarP(&ignored, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
 	f.BoolVar(&o.verify, "verify", false, "verify the data, on both sides")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
@@ -248,9 +249,6 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 	}
 	return nil
 }
-
-// perfMaxOuts is the most READs that a queue pair may have under way.
-const perfMaxOuts = 16
 
 // cqMod returns of how many messages of a size one is signaled.
 func (o *perfOptions) cqMod(size int) int {

@@ -116,11 +116,9 @@ func (b *requests) finished() bool {
 // only completes what the next signaled message completes.
 func (b *requests) post(f *flow, ended bool) error {
 	for {
-		n := f.depth - int(f.posted-f.done)
-		if list := min(b.o.postList, f.depth); n < list {
+		n := min(b.o.postList, f.depth)
+		if int(f.posted-f.done)+n > f.depth {
 			return nil
-		} else {
-			n = list
 		}
 		switch {
 		case b.o.duration == 0:
@@ -132,9 +130,7 @@ func (b *requests) post(f *flow, ended bool) error {
 			return nil
 		}
 		for i := range n {
-			if err := b.prepare(f, &f.wrs[i], i == n-1); err != nil {
-				return err
-			}
+			b.prepare(f, &f.wrs[i], i == n-1)
 		}
 		if err := f.qp.PostSend(f.wrs[:n]...); err != nil {
 			return err
@@ -143,7 +139,7 @@ func (b *requests) post(f *flow, ended bool) error {
 }
 
 // prepare makes the next request of a queue pair, the last one of its list or not.
-func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) error {
+func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 	slot := int(f.posted % uint64(len(f.sges)))
 	f.posted++
 	f.tail++
@@ -170,7 +166,6 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) error {
 			b.postedAt = append(b.postedAt, now)
 		}
 	}
-	return nil
 }
 
 // complete acts on a completion.
