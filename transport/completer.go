@@ -123,6 +123,10 @@ func (r *requester) rnr(now time.Duration, t ib.RNRTimer) {
 // retry sends everything from una on again, if a retry is left.
 func (r *requester) retry(now time.Duration) {
 	if r.retries == 0 {
+		if r.q.escape(now) {
+			r.goBack()
+			return
+		}
 		r.q.count(RetryExceeded)
 		r.fail(now, WCRetryExcErr)
 		return
@@ -130,6 +134,11 @@ func (r *requester) retry(now time.Duration) {
 	r.q.count(CompleterRetry)
 	r.retries--
 	r.goBack()
+}
+
+// moved gives the new path all retries and a whole timeout (IBTA 17.2.8).
+func (r *requester) moved(now time.Duration) {
+	r.retries, r.wentBack, r.since = r.q.attr.RetryCnt, false, now
 }
 
 func (r *requester) goBack() {

@@ -66,6 +66,8 @@ const (
 	DropMessage     // UC: packet of a message of which another is missing
 	DropNoReceive   // UC, UD: message that found no receive request
 	DropQKey        // UD: Q_Key does not match
+	PathMigrations  // changes to the alternate path
+	DropMigReq      // request to migrate that does not come by the alternate path
 	NumCounters     // not a counter
 )
 
@@ -80,4 +82,5 @@ var counterNames = [NumCounters]string{
 	"drop_after_nak", "drop_no_resource", "drop_duplicate", "np_ecn_marked_roce_packets",
 	"rp_cnp_ignored", "retransmitted_pkts",
 	"drop_broken_message", "drop_no_receive", "drop_qkey",
+	"path_migrations", "drop_mig_req",
 }

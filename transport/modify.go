@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -30,9 +31,9 @@ var maskFields = [...]struct {
 	{MaskState, "State"}, {MaskCurState, "CurState"}, {MaskSQDNotify, "SQDrainNotify"}, {MaskAccess, "Access"},
 	{MaskPKeyIndex, "PKeyIndex"}, {MaskPort, "PortNum"}, {MaskQKey, "QKey"}, {MaskAV, "AV"},
 	{MaskPathMTU, "PathMTU"}, {MaskTimeout, "Timeout"}, {MaskRetryCnt, "RetryCnt"}, {MaskRNRRetry, "RNRRetry"},
-	{MaskRQPSN, "RQPSN"}, {MaskMaxRdAtomic, "MaxRdAtomic"}, {MaskAltPath, "alternate path"},
+	{MaskRQPSN, "RQPSN"}, {MaskMaxRdAtomic, "MaxRdAtomic"}, {MaskAltPath, "AltAV"},
 	{MaskMinRNRTimer, "MinRNRTimer"}, {MaskSQPSN, "SQPSN"}, {MaskMaxDestRdAtomic, "MaxDestRdAtomic"},
-	{MaskPathMigState, "path migration state"}, {MaskCap, "capabilities"}, {MaskDestQPN, "DestQPN"},
+	{MaskPathMigState, "PathMigState"}, {MaskCap, "capabilities"}, {MaskDestQPN, "DestQPN"},
 }
 
 // String names the fields: "PathMTU|RQPSN".
@@ -172,11 +173,15 @@ func (q *QP) Modify(now time.Duration, a *Attr, mask AttrMask) error {
 	if field, reason := a.check(given); field != "" {
 		return bad(field, "%s", reason)
 	}
+	if field, reason := q.checkMigration(a, given); field != "" {
+		return bad(field, "%s", reason)
+	}
 	q.attr.set(a, given)
 	if q.state == RTS && to == SQD {
 		q.attr.SQDrainNotify = mask&MaskSQDNotify != 0 && a.SQDrainNotify
 	}
 	q.enter(now, to)
+	q.setMigration(now, a, given)
 	return nil
 }
 
@@ -210,16 +215,25 @@ func (a *Attr) check(mask AttrMask) (field, reason string) {
 	limit(MaskMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31)
 	limit(MaskMaxRdAtomic, "MaxRdAtomic", uint32(a.MaxRdAtomic), MaxRdAtomic)
 	limit(MaskMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), MaxRdAtomic)
-	dst := a.AV.DGID.Addr()
-	is(MaskAV, "AV.DGID", !dst.IsUnspecified() && !dst.IsMulticast(),
-		"%v is not the IP address of a peer, which a GID of RoCEv2 is", a.AV.DGID)
-	limit(MaskAV, "AV.FlowLabel", a.AV.FlowLabel, 1<<20-1)
-	is(MaskAltPath, "alternate path", false, "RoCE has no automatic path migration")
-	is(MaskPathMigState, "path migration state", false, "RoCE has no automatic path migration")
+	for _, p := range []struct {
+		bit  AttrMask
+		name string
+		av   *AddressVector
+	}{{MaskAV, "AV", &a.AV}, {MaskAltPath, "AltAV", &a.AltAV}} {
+		dst := p.av.DGID.Addr()
+		is(p.bit, p.name+".DGID", !dst.IsUnspecified() && !dst.IsMulticast(),
+			"%v is not the IP address of a peer, which a GID of RoCEv2 is", p.av.DGID)
+		limit(p.bit, p.name+".FlowLabel", p.av.FlowLabel, 1<<20-1)
+	}
+	limit(MaskAltPath, "AltPKeyIndex", uint32(a.AltPKeyIndex), 0)
+	is(MaskAltPath, "AltPortNum", a.AltPortNum == 1, "%d: the device has one port, 1", a.AltPortNum)
+	limit(MaskAltPath, "AltTimeout", uint32(a.AltTimeout), 31)
+	is(MaskPathMigState, "PathMigState", a.PathMigState == MigRearm || a.PathMigState == MigMigrated,
+		"%v: allowed are REARM and MIGRATED; ARMED comes with the peer's first packet that is rearmed", a.PathMigState)
 	return field, reason
 }
 
-// set copies the fields selected by mask.
+// set copies the fields selected by mask, but for PathMigState (see setMigration).
 func (a *Attr) set(from *Attr, mask AttrMask) {
 	if mask&MaskAccess != 0 {
 		a.Access = from.Access
@@ -266,6 +280,9 @@ func (a *Attr) set(from *Attr, mask AttrMask) {
 	if mask&MaskDestQPN != 0 {
 		a.DestQPN = from.DestQPN
 	}
+	if mask&MaskAltPath != 0 {
+		a.AltAV, a.AltPKeyIndex, a.AltPortNum, a.AltTimeout = from.AltAV, from.AltPKeyIndex, from.AltPortNum, from.AltTimeout
+	}
 }
 
 // enter makes a transition that is allowed and whose attributes are set.
@@ -278,7 +295,7 @@ func (q *QP) enter(now time.Duration, to State) {
 	q.state = to
 	switch to {
 	case Reset:
-		q.attr, q.path, q.est = Attr{}, Path{}, false
+		q.attr, q.path, q.alt, q.left, q.est = Attr{}, Path{}, alternate{}, netip.Addr{}, false
 		q.snd.reset()
 		q.rcv.reset()
 	case RTR:

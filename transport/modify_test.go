@@ -17,6 +17,7 @@ func goodAttr() Attr {
 		PathMTU: ib.MTU1024, QKey: 1, RQPSN: 0xffffff, SQPSN: 0xfffffe, DestQPN: 2, Access: mem.RemoteRead,
 		PortNum: 1, AV: AddressVector{DGID: ib.GIDFromAddr(reqPeer), TrafficClass: 0x68, FlowLabel: 0xfffff},
 		MaxRdAtomic: 16, MaxDestRdAtomic: 16, MinRNRTimer: 31, Timeout: 31, RetryCnt: 7, RNRRetry: 7,
+		AltAV: AddressVector{DGID: ib.GIDFromAddr(reqPeer), SourcePort: 0xc000}, AltPortNum: 1, AltTimeout: 31,
 	}
 }
 
@@ -108,7 +109,7 @@ func TestModifyMasks(t *testing.T) {
 			wantErr := r.need&bit != 0
 			if !wantErr {
 				mask |= bit
-				wantErr = r.opt&bit == 0 || bit == alt || bit == mig // RoCE has no path migration
+				wantErr = r.opt&bit == 0
 			}
 			q := modifyQP(t, r.typ, r.from)
 			before := q.Query()

@@ -28,12 +28,15 @@ type pair struct {
 
 	fate  func(n int) []time.Duration // delays of each copy of packet n
 	trace func(format string, args ...any)
+	route func(from int, via Path) (src netip.Addr, cut bool)
+	also  func() // what the programs do besides
 }
 
 type pairPacket struct {
-	at time.Duration
-	to int
-	b  []byte
+	at  time.Duration
+	to  int
+	src netip.Addr
+	b   []byte
 }
 
 const (
@@ -65,6 +68,7 @@ type pairEnd struct {
 	inbox   []*pairOp
 	left    int // requests still to post
 	maxSize int
+	events  []Event
 }
 
 // pairOp is a request on its way.
@@ -104,7 +108,8 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 			Num: ib.QPN(0x100 + i), Type: RC, PD: 1, Mem: e.tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e, SQDepth: pairDepth,
 			Counters: &e.counts, Window: window,
 			Event: func(ev Event) {
-				if ev != EventCommEst {
+				e.events = append(e.events, ev)
+				if ev != EventCommEst && ev != EventPathMig && ev != EventPathMigErr {
 					t.Fatalf("end %d: event %v", i, ev)
 				}
 			},
@@ -129,6 +134,8 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 		}
 	}
 	p.fate = p.random(0, 0, 0)
+	p.route = func(from int, _ Path) (netip.Addr, bool) { return p.end[from].addr, false }
+	p.also = func() {}
 	return p
 }
 
@@ -279,16 +286,20 @@ func (e *pairEnd) transmit() {
 			e.p.t.Fatalf("end %d wants to transmit, but does not", e.side)
 		}
 	}
-	for _, b := range e.out.sent {
-		e.p.carry(1-e.side, b)
+	for i, b := range e.out.sent {
+		src, cut := e.p.route(e.side, e.out.via[i])
+		e.p.carry(1-e.side, src, cut, b)
 	}
 	e.out.sent = e.out.sent[:0]
 }
 
 // carry takes a packet into the network.
-func (p *pair) carry(to int, b []byte) {
+func (p *pair) carry(to int, src netip.Addr, cut bool, b []byte) {
 	delays := p.fate(p.sent)
 	p.sent++
+	if cut {
+		delays = nil
+	}
 	if len(delays) == 0 {
 		p.trace("%v to %d LOST %s", p.now, to, pairShow(b))
 	}
@@ -298,7 +309,7 @@ func (p *pair) carry(to int, b []byte) {
 		for i > 0 && p.air[i-1].at > at {
 			i--
 		}
-		p.air = slices.Insert(p.air, i, pairPacket{at, to, b})
+		p.air = slices.Insert(p.air, i, pairPacket{at, to, src, b})
 	}
 }
 
@@ -331,6 +342,7 @@ func pairShow(b []byte) string {
 func (p *pair) run(limit time.Duration) {
 	for p.now < limit {
 		busy := false
+		p.also()
 		for _, e := range p.end {
 			for len(e.rq) < 8 && p.rng.IntN(3) != 0 { // sometimes late
 				e.postRecv()
@@ -369,7 +381,7 @@ func (p *pair) step() {
 			p.t.Fatalf("malformed packet: %v", bad)
 		}
 		p.trace("%v to %d %s", p.now, x.to, pairShow(x.b))
-		e.q.Receive(p.now, &Inbound{Packet: in, Src: e.peer().addr, Dst: e.addr})
+		e.q.Receive(p.now, &Inbound{Packet: in, Src: x.src, Dst: e.addr})
 	}
 	for _, e := range p.end {
 		e.q.Expire(p.now)

@@ -86,6 +86,8 @@ type QP struct {
 	state State
 	attr  Attr
 	path  Path // to the peer, from RTR on
+	alt   alternate
+	left  netip.Addr // where the peer comes from until it has followed a migration
 	snd   sender
 	rcv   receiver
 	turn  bool // whose turn it is in Transmit: the receiver's
@@ -131,6 +133,8 @@ type sender interface {
 	// kick says that the send queue may have new entries, or that attributes
 	// have changed.
 	kick(now time.Duration)
+	// moved says that packets take another path to the peer from now on.
+	moved(now time.Duration)
 	// wants and transmit do the sender's part of Wants and Transmit.
 	wants() Want
 	transmit(now time.Duration, out Outbox, budget int) int
@@ -187,14 +191,16 @@ func (q *QP) Receive(now time.Duration, in *Inbound) {
 	switch {
 	case q.state < RTR || q.state == Err:
 		q.count(DropState) // IBTA 10.3.1: only RTR, RTS, SQD and SQE process packets
-	case q.cfg.Type != UD && in.Src.Unmap() != q.path.Dst:
-		q.count(DropSource) // IBTA 9.6.1.2: the source of a connected service is its peer
+	case !q.fromPeer(in):
+		q.count(DropSource)
 	case info.Op == ib.KindCNP:
 		q.count(RPCNPIgnored)
 	case !ib.DefaultPKey.Matches(in.PKey()):
 		q.count(DropPKey)
 	case !q.cfg.Type.accepts(info.Transport):
 		q.count(DropTransport)
+	case !q.migration(now, in):
+		// counted there
 	case info.Response:
 		if q.state != RTS && q.state != SQD {
 			q.count(DropState) // IBTA 10.3.1.3: nothing was sent yet
@@ -329,9 +335,8 @@ func (q *QP) packetTo(out Outbox, path *Path, dest ib.QPN, op ib.Opcode, n int, 
 	if b == nil {
 		return nil
 	}
-	// MigReq is what adapters send when no path migration is armed (IBTA 17.2.8).
 	ib.BTH{
-		Opcode: op, Solicited: solicited, MigReq: true, Pad: uint8(pad), PKey: ib.DefaultPKey,
+		Opcode: op, Solicited: solicited, MigReq: q.attr.PathMigState == MigMigrated, Pad: uint8(pad), PKey: ib.DefaultPKey,
 		DestQP: dest, AckReq: ackReq, PSN: psnOf(seq),
 	}.Put(b)
 	for i := range pad {

@@ -122,6 +122,7 @@ type reqOutbox struct {
 	sent [][]byte
 	room int // -1: no limit
 	path Path
+	via  []Path // of sent
 }
 
 func (o *reqOutbox) Packet(p *Path, n int) []byte {
@@ -135,6 +136,7 @@ func (o *reqOutbox) Packet(p *Path, n int) []byte {
 }
 
 func (o *reqOutbox) Commit() {
+	o.via = append(o.via[:len(o.sent)], o.path)
 	o.sent = append(o.sent, o.open)
 	o.open = nil
 	if o.room > 0 {

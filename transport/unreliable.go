@@ -81,6 +81,13 @@ func (s *unreliable) receive(_ time.Duration, _ *Inbound) { s.q.count(DropBadRes
 func (s *unreliable) deadline() time.Duration             { return Never }
 func (s *unreliable) expire(time.Duration)                {}
 
+// moved sends the rest of the message that was begun by the new path.
+func (s *unreliable) moved(time.Duration) {
+	if s.begun && !s.datagram {
+		s.path = s.q.path
+	}
+}
+
 func (s *unreliable) wants() Want {
 	if s.begun && (s.q.state == RTS || s.q.state == SQD) || s.q.state == RTS && s.q.cfg.SQ.Produced() != s.done {
 		return WantData

@@ -242,6 +242,14 @@ type Attr struct {
 	RetryCnt        uint8 // 0..7
 	RNRRetry        uint8 // 0..7, 7 means for ever
 	SQDraining      bool  // query only
+
+	// The alternate path, selected together by MaskAltPath: what is in AV,
+	// PKeyIndex, PortNum and Timeout once the queue pair has migrated to it.
+	AltAV        AddressVector
+	AltPKeyIndex uint16
+	AltPortNum   uint8
+	AltTimeout   ib.AckTimeout
+	PathMigState MigState // to be set to MigRearm or MigMigrated
 }
 
 // AttrMask selects fields of Attr, numbered as ibv_qp_attr_mask.
