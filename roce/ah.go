@@ -27,7 +27,7 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 	if d.closed.Load() {
 		return nil, ErrClosed
 	}
-	if err := d.checkAV(&av); err != nil {
+	if err := d.checkAV("AV", &av); err != nil {
 		return nil, err
 	}
 	dst := av.DGID.Addr()

@@ -63,6 +63,17 @@ func orDefault(n, def int) int {
 	return n
 }
 
+// ackTimeout returns the code of a timeout of Conn.
+func ackTimeout(d time.Duration) ib.AckTimeout {
+	switch {
+	case d < 0:
+		return 0
+	case d > 0:
+		return ib.AckTimeoutFor(d)
+	}
+	return 14 // 67 ms
+}
+
 // small checks that a count fits its wire field.
 func small(field string, n, limit int) error {
 	if n > limit {
@@ -139,15 +150,8 @@ func (q *QP) RTS(c Conn) error {
 			return err
 		}
 	}
-	timeout := ib.AckTimeout(14)
-	switch {
-	case c.AckTimeout < 0:
-		timeout = 0
-	case c.AckTimeout > 0:
-		timeout = ib.AckTimeoutFor(c.AckTimeout)
-	}
 	return q.Modify(&Attr{
-		State: StateRTS, SQPSN: q.psn, Timeout: timeout, RetryCnt: uint8(retry), RNRRetry: uint8(rnr), MaxRdAtomic: uint8(depth),
+		State: StateRTS, SQPSN: q.psn, Timeout: ackTimeout(c.AckTimeout), RetryCnt: uint8(retry), RNRRetry: uint8(rnr), MaxRdAtomic: uint8(depth),
 	}, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxRdAtomic)
 }
 

@@ -155,3 +155,44 @@ func ExamplePD_RegisterMR() {
 	// Output:
 	// 0x1000, 512 bytes; segment at 0x1010, 32 bytes
 }
+
+// Two paths through a network that chooses by UDP ports: when one dies, the
+// connection goes on by the other.
+func ExampleQP_Arm() {
+	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.1:4791"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	dev, err := roce.Open(roce.Config{Backend: be})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		log.Fatal(err)
+	}
+	cq, err := dev.CreateCQ(16)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var ends [2]*roce.QP
+	for i := range ends {
+		if ends[i], err = pd.CreateQP(roce.QPConfig{SendCQ: cq}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for i, q := range ends {
+		peer := ends[1-i]
+		if err := q.Connect(roce.Remote{Addr: dev.Addr(), QPN: peer.Num(), PSN: peer.PSN()}, roce.Conn{}); err != nil {
+			log.Fatal(err)
+		}
+		if err := q.Arm(roce.Alternate{SourcePort: 0xc123}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	attr, _ := ends[0].Query()
+	fmt.Println(attr.PathMigState, attr.AltAV.SourcePort)
+	// Output:
+	// REARM 49443
+}

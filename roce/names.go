@@ -28,6 +28,8 @@ type (
 	AttrMask = transport.AttrMask
 	// AttrError says which attribute Modify refused and what is allowed.
 	AttrError = transport.AttrError
+	// MigState is a path migration state (ibv_mig_state).
+	MigState = transport.MigState
 	// AddressVector says how to reach a peer (ibv_ah_attr).
 	AddressVector = transport.AddressVector
 	// EventType is the kind of an asynchronous event (ibv_event_type).
@@ -60,6 +62,13 @@ const (
 	StateSQD   = transport.SQD
 	StateSQE   = transport.SQE
 	StateErr   = transport.Err
+)
+
+// Path migration states.
+const (
+	MigMigrated = transport.MigMigrated
+	MigRearm    = transport.MigRearm
+	MigArmed    = transport.MigArmed
 )
 
 // Transport services.
@@ -146,6 +155,8 @@ const (
 	EventCommEst     = transport.EventCommEst
 	EventSQDrained   = transport.EventSQDrained
 	EventDeviceFatal = transport.EventDeviceFatal
+	EventPathMig     = transport.EventPathMig
+	EventPathMigErr  = transport.EventPathMigErr
 	EventPortActive  = transport.EventPortActive
 	EventPortErr     = transport.EventPortErr
 	EventSRQErr      = transport.EventSRQErr
@@ -174,6 +185,8 @@ const (
 	MaskSQPSN           = transport.MaskSQPSN
 	MaskMaxDestRdAtomic = transport.MaskMaxDestRdAtomic
 	MaskDestQPN         = transport.MaskDestQPN
+	MaskAltPath         = transport.MaskAltPath
+	MaskPathMigState    = transport.MaskPathMigState
 )
 
 // Path MTUs.

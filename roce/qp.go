@@ -49,8 +49,8 @@ type QP struct {
 	t      *transport.QP
 	links  [numQueues]link
 	timer  timer
-	peer   *peer
-	rxFlow ib.Flow // of packets from rxFrom
+	peers  [3]*peer // the addresses that the peer may have, see transport.QP.Peers
+	rxFlow ib.Flow  // of packets from rxFrom
 	rxFrom netip.AddrPort
 	in     transport.Inbound // the packet at work
 	dead   bool
@@ -244,28 +244,46 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 		return err
 	}
 	if mask&MaskState != 0 && a.State == StateReset {
-		q.e.peers.put(q.peer)
-		q.peer = nil
 		q.e.wheel.remove(q)
 	}
-	if mask&MaskAV != 0 {
-		old := q.peer
-		q.peer = q.e.peers.get(a.AV.DGID.Addr())
-		q.e.peers.put(old)
-		q.rxFlow = ib.Flow{}
-	}
+	q.setPeers(q.t.Peers())
 	q.e.touch(q)
 	q.e.transmit(now)
 	return nil
 }
 
-// checkAV checks an address vector against the device's own address.
-func (d *Device) checkAV(av *AddressVector) error {
+// setPeers notes where packets of the peer may come from. The engine is locked.
+func (q *QP) setPeers(addrs [3]netip.Addr) {
+	old := q.peers
+	for i, a := range addrs {
+		q.peers[i] = nil
+		if a.IsValid() {
+			q.peers[i] = q.e.peers.get(a)
+		}
+	}
+	for _, p := range old {
+		q.e.peers.put(p)
+	}
+}
+
+// from returns the peer at an address, or nil.
+func (q *QP) from(a netip.Addr) *peer {
+	for _, p := range q.peers {
+		if p != nil && p.addr == a {
+			return p
+		}
+	}
+	return nil
+}
+
+// checkAV checks an address vector against the device's own address. The error is a
+// *ConfigError for the field of that name.
+func (d *Device) checkAV(field string, av *AddressVector) error {
 	if peer := av.DGID.Addr(); peer.Is4() != d.addr.Is4() {
-		return &ConfigError{"AV.DGID", peer, fmt.Sprintf("an address of the IP version of %v is needed", d.addr)}
+		return &ConfigError{field + ".DGID", peer, fmt.Sprintf("an address of the IP version of %v is needed", d.addr)}
 	}
 	if av.SGIDIndex != 0 {
-		return &ConfigError{"AV.SGIDIndex", av.SGIDIndex, "allowed is 0: a device has one address"}
+		return &ConfigError{field + ".SGIDIndex", av.SGIDIndex, "allowed is 0: a device has one address"}
 	}
 	return nil
 }
@@ -273,7 +291,12 @@ func (d *Device) checkAV(av *AddressVector) error {
 // checkPath checks what only the device knows: the port's MTU and its addresses.
 func (q *QP) checkPath(a *Attr, mask AttrMask) error {
 	if mask&MaskAV != 0 {
-		if err := q.dev.checkAV(&a.AV); err != nil {
+		if err := q.dev.checkAV("AV", &a.AV); err != nil {
+			return err
+		}
+	}
+	if mask&MaskAltPath != 0 {
+		if err := q.dev.checkAV("AltAV", &a.AltAV); err != nil {
 			return err
 		}
 	}
@@ -311,8 +334,7 @@ func (q *QP) remove() {
 	q.state.Store(uint32(StateReset))
 	delete(q.e.qps, q.num)
 	q.e.wheel.remove(q)
-	q.e.peers.put(q.peer)
-	q.peer = nil
+	q.setPeers([3]netip.Addr{})
 	q.pd.refs.Add(-1)
 	q.sendCQ.refs.Add(-1)
 	q.recvCQ.refs.Add(-1)

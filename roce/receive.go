@@ -45,10 +45,10 @@ func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
 	src := r.Src.Addr().Unmap().WithZone("")
 	switch {
 	case q.typ == UD: // from anybody; its Q_Key is checked later
-	case q.peer == nil:
+	case q.peers[0] == nil:
 		q.dev.counters.Inc(transport.DropState)
 		return
-	case src != q.peer.addr:
+	case q.from(src) == nil:
 		q.dev.counters.Inc(transport.DropSource)
 		return
 	}
@@ -89,7 +89,7 @@ func (e *engine) intact(now time.Duration, q *QP, src netip.AddrPort, r *netio.R
 // ids returns the tracker of the Identifications of the IPv4 host that sent a
 // packet to q.
 func (e *engine) ids(now time.Duration, q *QP, src netip.Addr) *ib.IDTracker {
-	p := q.peer
+	p := q.from(src)
 	if p == nil {
 		p = e.peers[src]
 	}

@@ -67,7 +67,7 @@ func (q *QP) checkMigration(a *Attr, mask AttrMask) (field, reason string) {
 // far as mask selects them.
 func (q *QP) setMigration(now time.Duration, a *Attr, mask AttrMask) {
 	if mask&MaskAltPath != 0 {
-		q.alt.path, q.alt.loaded = a.AltAV.path(), true
+		q.alt.path, q.alt.loaded = a.AltAV.Path(), true
 	}
 	switch {
 	case mask&MaskPathMigState == 0:

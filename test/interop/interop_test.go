@@ -70,7 +70,7 @@ func TestInterop(t *testing.T) {
 			s.pingpong(t)
 			s.perf(t)
 			s.verbs(t)
-			s.ports(t)
+			s.paths(t)
 			s.errors(t)
 			s.loss(t)
 			s.beside(t, bin)

@@ -61,7 +61,7 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 		if mr == nil || r.Off < 0 || r.Len < 0 || r.Off+r.Len > len(mr.Bytes()) {
 			return res, fmt.Errorf("no memory region %d with bytes %d to %d", r.MR, r.Off, r.Off+r.Len)
 		}
-	case "connect", "recv", "send", "state":
+	case "connect", "recv", "send", "state", "arm", "migrate":
 		if qp == nil {
 			return res, fmt.Errorf("no queue pair %d", r.QP)
 		}
@@ -90,7 +90,12 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 	case "events":
 		return p.events(r)
 	case "state":
-		res.State = qp.State().String()
+		attr, _ := qp.Query()
+		res.State, res.PathMigState = attr.State.String(), attr.PathMigState.String()
+	case "arm":
+		return res, qp.Arm(roce.Alternate{SourcePort: r.SrcPort})
+	case "migrate":
+		return res, qp.Migrate()
 	case "destroy":
 		return res, p.destroy(r)
 	case "quit":

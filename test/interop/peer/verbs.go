@@ -51,6 +51,8 @@ var eventNames = map[roce.EventType]string{
 	roce.EventCommEst:     "COMM_EST",
 	roce.EventSQDrained:   "SQ_DRAINED",
 	roce.EventDeviceFatal: "DEVICE_FATAL",
+	roce.EventPathMig:     "PATH_MIG",
+	roce.EventPathMigErr:  "PATH_MIG_ERR",
 }
 
 // connect sets exactly the attributes of the request, through Modify as a verbs program does.

@@ -15,7 +15,9 @@ import "crypto/sha3"
 //	send     QP, WRs: post send requests as one list
 //	poll     N, TimeoutMS: wait for N completions; answers those that came
 //	events   TimeoutMS, N: wait for N asynchronous events; answers those that came
-//	state    QP: answers State
+//	state    QP: answers State and PathMigState
+//	arm      QP, SrcPort: load an alternate path from this source port and rearm (only on this stack, as migrate)
+//	migrate  QP: change to the alternate path
 //	destroy  QP or MR (the one that is not 0)
 //	quit     end the program
 type Request struct {
@@ -41,7 +43,8 @@ type Request struct {
 	RNRRetry    int    `json:"rnr_retry,omitempty"`
 	MinRNRTimer int    `json:"min_rnr_timer,omitempty"`
 	RdAtomic    int    `json:"rd_atomic,omitempty"`
-	Spread      bool   `json:"spread,omitempty"` // send from a source port of the queue pair's own, as rxe always does
+	Spread      bool   `json:"spread,omitempty"`   // send from a source port of the queue pair's own, as rxe always does
+	SrcPort     uint16 `json:"src_port,omitempty"` // of the alternate path
 
 	WRs       []WR `json:"wrs,omitempty"`
 	N         int  `json:"n,omitempty"`
@@ -80,17 +83,18 @@ type WC struct {
 
 // Response answers a Request. Err is empty on success.
 type Response struct {
-	Err    string   `json:"err,omitempty"`
-	GID    string   `json:"gid,omitempty"`
-	MTU    int      `json:"mtu,omitempty"`
-	VA     uint64   `json:"va,omitempty"`
-	RKey   uint32   `json:"rkey,omitempty"`
-	QPN    uint32   `json:"qpn,omitempty"`
-	Bad    int      `json:"bad,omitempty"`
-	First  int      `json:"first,omitempty"`
-	WCs    []WC     `json:"wcs,omitempty"`
-	Events []string `json:"events,omitempty"` // names as in libibverbs without IBV_EVENT_, e.g. QP_ACCESS_ERR
-	State  string   `json:"state,omitempty"`  // RESET, INIT, RTR, RTS, SQD, SQE, ERR
+	Err          string   `json:"err,omitempty"`
+	GID          string   `json:"gid,omitempty"`
+	MTU          int      `json:"mtu,omitempty"`
+	VA           uint64   `json:"va,omitempty"`
+	RKey         uint32   `json:"rkey,omitempty"`
+	QPN          uint32   `json:"qpn,omitempty"`
+	Bad          int      `json:"bad,omitempty"`
+	First        int      `json:"first,omitempty"`
+	WCs          []WC     `json:"wcs,omitempty"`
+	Events       []string `json:"events,omitempty"`         // names as in libibverbs without IBV_EVENT_, e.g. QP_ACCESS_ERR
+	State        string   `json:"state,omitempty"`          // RESET, INIT, RTR, RTS, SQD, SQE, ERR
+	PathMigState string   `json:"path_mig_state,omitempty"` // MIGRATED, REARM, ARMED
 }
 
 // Pattern fills b with the data that belongs to seed: SHAKE128 of the seed, so that every position differs and a shift, a repetition
