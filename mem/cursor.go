@@ -11,15 +11,22 @@ import "runtime"
 // A cursor is not safe for concurrent use, must not be copied, and keeps the
 // memory behind it reachable until it is opened again or Reset.
 type Cursor struct {
-	_     noCopy
-	read  bool      // CopyOut is allowed
-	write bool      // CopyIn is allowed
+	_ noCopy
+	rights
 	n     int       // segments in use
 	at    int       // the segment of the last access
 	size  uint64    // bytes
 	first segment   // most cursors have one segment
 	more  []segment // segments 1 to n-1; its length is the storage
 	qpn   uint32    // the queue pair that uses it
+}
+
+// rights are what a cursor was opened for.
+type rights struct {
+	read    bool // CopyOut
+	write   bool // CopyIn, StoreWord
+	atomic  bool // FetchAdd, CompareSwap
+	persist Sync // Persist
 }
 
 // segment is a piece of memory that follows the pieces before it.
@@ -74,9 +81,9 @@ func (c *Cursor) Local(t *Table, pd PD, sges []SGE, need Access) Status {
 }
 
 // Remote opens the range [va, va+length) that a peer named with rkey. need is
-// RemoteRead, RemoteWrite or both, and what the cursor then allows. A range of
-// length 0 is not checked at all: key and address may be anything (IBTA
-// C9-88, Linux rxe_resp.c). On any other answer than OK the cursor is empty.
+// RemoteRead, RemoteWrite, RemoteAtomic, FlushGlobal, FlushPersistent or several
+// of them, and what the cursor then allows. A range of length 0 is not checked at
+// all: key and address may be anything (IBTA C9-88, Linux rxe_resp.c). On any other answer than OK the cursor is empty.
 func (c *Cursor) Remote(t *Table, pd PD, rkey uint32, va, length uint64, need Access) Status {
 	c.Reset()
 	if length > 0 {
@@ -84,7 +91,10 @@ func (c *Cursor) Remote(t *Table, pd PD, rkey uint32, va, length uint64, need Ac
 			return s
 		}
 	}
-	c.read, c.write = need&RemoteRead != 0, need&RemoteWrite != 0
+	c.rights = rights{read: need&RemoteRead != 0, write: need&RemoteWrite != 0, atomic: need&RemoteAtomic != 0}
+	if need&FlushPersistent != 0 {
+		c.persist = t.sync
+	}
 	return OK
 }
 
@@ -103,7 +113,7 @@ func (c *Cursor) Reset() {
 		clear(c.more[:c.n-1])
 	}
 	c.first = segment{}
-	c.read, c.write, c.n, c.at, c.size = false, false, 0, 0, 0
+	c.rights, c.n, c.at, c.size = rights{}, 0, 0, 0
 }
 
 // Len returns the number of bytes the cursor covers.

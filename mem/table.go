@@ -44,8 +44,9 @@ const MaxObjects = 1 << 23
 type Table struct {
 	slots atomic.Pointer[slots]
 	rand  io.Reader
-	live  int // objects
-	used  int // slots not empty: live ones and tombstones
+	sync  Sync // makes memory persistent, or nil
+	live  int  // objects
+	used  int  // slots not empty: live ones and tombstones
 }
 
 type slots struct {
@@ -113,7 +114,7 @@ func (t *Table) lookup(key uint32, g *grant) (o *object, gen uint64) {
 // the random source. It must not run beside another method that makes or removes
 // something.
 func (t *Table) Register(buf []byte, pd PD, acc Access, iova uint64) (*Region, error) {
-	if err := checkRegister(buf, acc, iova); err != nil {
+	if err := t.checkRegister(buf, acc, iova); err != nil {
 		return nil, err
 	}
 	r := &Region{}
@@ -150,7 +151,7 @@ func (t *Table) Reregister(r *Region, buf []byte, pd PD, acc Access, iova uint64
 	if r.fast {
 		return &RegisterError{"region", "it is for fast registration: a request changes it"}
 	}
-	if err := checkRegister(buf, acc, iova); err != nil {
+	if err := t.checkRegister(buf, acc, iova); err != nil {
 		return err
 	}
 	if !r.o.seize() {
@@ -167,7 +168,7 @@ func grantOf(buf []byte, pd PD, acc Access, iova uint64) grant {
 	return grant{valid: true, pd: pd, acc: acc, iova: iova, size: uint64(len(buf)), base: unsafe.SliceData(buf)}
 }
 
-func checkRegister(buf []byte, acc Access, iova uint64) error {
+func (t *Table) checkRegister(buf []byte, acc Access, iova uint64) error {
 	if bad := acc &^ (known | optional); bad != 0 {
 		return &RegisterError{"access", fmt.Sprintf("unknown right %#x", uint32(bad))}
 	}
@@ -176,6 +177,9 @@ func checkRegister(buf []byte, acc Access, iova uint64) error {
 		if acc&right != 0 && acc&LocalWrite == 0 {
 			return &RegisterError{"access", right.String() + " needs LOCAL_WRITE"}
 		}
+	}
+	if acc&FlushPersistent != 0 && t.sync == nil {
+		return &RegisterError{"access", "FLUSH_PERSISTENT: memory cannot be made persistent here"}
 	}
 	if acc&ZeroBased != 0 && iova != 0 {
 		return &RegisterError{"iova", fmt.Sprintf("%#x: a ZERO_BASED region starts at 0", iova)}

@@ -280,7 +280,7 @@ func (t *Table) FastRegister(who QP, key uint32, acc Access) Status {
 		return NotFree
 	case next == nil:
 		return OutOfRange // no memory was mapped
-	case checkRegister(next.bytes(), acc, next.iova) != nil:
+	case t.checkRegister(next.bytes(), acc, next.iova) != nil:
 		return AccessDenied
 	}
 	o.publish(grant{key: key, valid: true, pd: old.pd, acc: acc, iova: next.iova, size: next.size, base: next.base})

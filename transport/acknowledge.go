@@ -15,7 +15,7 @@ import (
 
 // wants reports what is due.
 func (r *responder) wants() (w Want) {
-	if r.reads.pending() {
+	if r.pending() {
 		w |= WantData
 	}
 	if r.nakReady() || r.ackReady() {
@@ -44,11 +44,11 @@ func (r *responder) nakReady() bool { return r.nakDue && !r.blocked(r.nak.seq) }
 func (r *responder) ackReady() bool { return r.ackDue && !r.blocked(r.ack.seq) }
 
 // blocked reports whether an acknowledgement of seq has to wait for READ
-// responses. An ACK past a READ whose data has not come is an implied NAK of it
-// (IBTA 9.7.5.1); an ACK with its PSN even completes it without data (Linux
-// drivers/infiniband/sw/rxe/rxe_comp.c).
+// responses or other answers. An ACK past a READ whose data has not come is an
+// implied NAK of it (IBTA 9.7.5.1); an ACK with its PSN even completes it without
+// data (Linux drivers/infiniband/sw/rxe/rxe_comp.c).
 func (r *responder) blocked(seq uint64) bool {
-	return r.reads.pending() && seq >= r.reads.current().first
+	return r.reads.pending() && seq >= r.reads.current().first || len(r.flushes) > 0 && seq >= r.flushes[0].seq
 }
 
 // noteAck makes an ACK of p due. Of two the later one stands for both.
@@ -96,8 +96,10 @@ func (r *responder) duplicate(in *Inbound, seq uint64) {
 	switch in.Info().Op {
 	case ib.KindSend, ib.KindWrite:
 		r.ackDuplicate(seq)
-	case ib.KindReadRequest:
-		r.replay(in.RETH(), seq)
+	case ib.KindReadRequest, ib.KindFetchAdd, ib.KindCmpSwap, ib.KindAtomicWrite:
+		r.replay(in, seq)
+	case ib.KindFlush:
+		r.replayFlush(in, seq)
 	default:
 		r.q.count(DropNoResource)
 	}

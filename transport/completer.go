@@ -13,7 +13,7 @@ func (r *requester) receive(now time.Duration, in *Inbound) {
 	switch in.Info().Op {
 	case ib.KindAck:
 		r.acknowledge(now, in)
-	case ib.KindReadResponse:
+	case ib.KindReadResponse, ib.KindAtomicAck:
 		r.readResponse(now, in)
 	default:
 		r.q.count(DropBadResponse)
@@ -176,8 +176,8 @@ func (r *requester) expire(now time.Duration) {
 	r.retry(now)
 }
 
-// readResponse takes a packet of a READ response. It acknowledges everything
-// before the READ (IBTA 9.7.5.1.2). Any that is next in PSN order is welcome:
+// readResponse takes a packet of a READ response, or the answer to an atomic or a
+// FLUSH. It acknowledges everything before the READ (IBTA 9.7.5.1.2). Any that is next in PSN order is welcome:
 // the answer to a repeated request may begin with a MIDDLE, as that of rxe does,
 // or with a FIRST.
 func (r *requester) readResponse(now time.Duration, in *Inbound) {
@@ -216,14 +216,22 @@ func (r *requester) readResponse(now time.Duration, in *Inbound) {
 // says whether it answers the end of its request.
 func (r *requester) takeResponse(in *Inbound, c *record, seq uint64, last bool) WCStatus {
 	info := in.Info()
-	if info.Pos.Ends() != last || info.AETH && in.AETH().Syndrome.Kind() != ib.SynAck {
+	if info.Op != c.op.answer() || info.Pos.Ends() != last || info.AETH && in.AETH().Syndrome.Kind() != ib.SynAck {
 		return WCBadRespErr // IBTA 9.9.2.4.3
+	}
+	if c.op != WRRead {
+		return r.takeAnswer(in, c)
 	}
 	off := c.offset(seq, r.mtu)
 	data := in.Payload()
 	if uint64(len(data)) != min(uint64(r.mtu), uint64(c.length)-off) {
 		return WCLocLenErr // IBTA 9.9.2.4.3: too much or too little READ data
 	}
+	return r.land(c, off, data)
+}
+
+// land copies what a response brings to the memory of the oldest request.
+func (r *requester) land(c *record, off uint64, data []byte) WCStatus {
 	if len(data) == 0 {
 		return WCSuccess
 	}
@@ -286,7 +294,7 @@ func (r *requester) complete(c *record) {
 	if c.flags&Signaled == 0 && !r.q.cfg.SigAll {
 		return
 	}
-	if c.op == WRRead {
+	if c.op.is(opFetches) {
 		wc.ByteLen = c.length
 	}
 	r.push(wc)

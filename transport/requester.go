@@ -43,8 +43,9 @@ func (c *record) cumAt(seq uint64, mtu uint32) uint64 {
 	return c.cum + (n-1)*charge(mtu) + charge(c.length-uint32(n-1)*mtu)
 }
 
-// readRequest is a READ REQUEST packet whose responses have not all come. A
-// repetition may begin later but ends where the first did: rxe refuses ranges
+// readRequest is a READ REQUEST packet whose responses have not all come, or an
+// atomic or FLUSH that was not answered (requester_atomic.go). A repetition may
+// begin later but ends where the first did: rxe refuses ranges
 // that leave the original, and the parts behind it have requests of their own.
 type readRequest struct {
 	first, end uint64
@@ -74,7 +75,7 @@ type requester struct {
 	nxtCum uint64
 	endCum uint64
 	asked  uint64 // nxtCum after the last packet with AckReq
-	fence  uint64 // after the last packet of the last READ begun
+	fence  uint64 // after the last packet of the last READ or atomic begun
 	win    window
 
 	reads    [MaxRdAtomic]readRequest // ring of outstanding READ REQUESTs
@@ -99,7 +100,8 @@ type requester struct {
 	tx, rx     mem.Cursor // memory of the request being sent, of the READ being answered
 	txAt, rxAt uint32
 	txOn, rxOn bool
-	wc         WC // scratch, so that a completion needs no allocation
+	found      [mem.WordSize]byte // scratch, so that an atomic needs no allocation
+	wc         WC                 // ... and a completion
 }
 
 // reset forgets all requests, those in the send queue as well.
@@ -203,11 +205,14 @@ func (r *requester) step(now time.Duration, out Outbox) (sent int, more bool) {
 	if r.doomed && r.cur == r.doomedAt {
 		return 0, false
 	}
-	c := r.at(r.cur)
-	if c.op == WRRead {
+	switch c := r.at(r.cur); {
+	case c.op == WRRead:
 		return r.sendRead(now, out, c)
+	case c.op.is(opAnswered):
+		return r.sendAtomic(now, out, c)
+	default:
+		return r.sendData(now, out, c)
 	}
-	return r.sendData(now, out, c)
 }
 
 func (r *requester) at(i uint32) *record { return &r.rec[i&uint32(len(r.rec)-1)] }
@@ -246,7 +251,7 @@ func (r *requester) begin(now time.Duration, e *SendWQE) bool {
 	}
 	status := r.open(&r.tx, r.begun, c)
 	r.txAt, r.txOn = r.begun, status == WCSuccess
-	if status == WCSuccess && r.tx.Len() > maxMessage {
+	if status == WCSuccess && !e.Opcode.fits(r.tx.Len()) {
 		status = WCLocLenErr
 	}
 	if status != WCSuccess {
@@ -255,7 +260,7 @@ func (r *requester) begin(now time.Duration, e *SendWQE) bool {
 	}
 	c.length = uint32(r.tx.Len())
 	c.end = c.first + max(1, (uint64(c.length)+uint64(r.mtu)-1)/uint64(r.mtu))
-	if c.op == WRRead {
+	if c.op.is(opAnswered) {
 		r.fence = c.end
 	}
 	r.begun++
@@ -269,12 +274,12 @@ func (r *requester) open(m *mem.Cursor, i uint32, c *record) WCStatus {
 	cfg := &r.q.cfg
 	var need mem.Access
 	switch {
-	case !RC.Sends(c.op), c.op == WRRead && (c.flags&Inline != 0 || r.q.attr.MaxRdAtomic == 0):
+	case !RC.Sends(c.op), c.op.is(opFetches) && c.flags&Inline != 0, c.op.is(opDepth) && r.q.attr.MaxRdAtomic == 0:
 		return WCLocQPOpErr
 	case c.flags&Inline != 0:
 		m.Inline(cfg.SQ.Inline(i))
 		return WCSuccess
-	case c.op == WRRead:
+	case c.op.is(opFetches):
 		need = mem.LocalWrite
 	}
 	if m.Local(cfg.Mem, cfg.PD, cfg.SQ.SGEs(i), need) != mem.OK {

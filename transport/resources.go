@@ -8,10 +8,12 @@ import (
 	"github.com/goroce/goroce/mem"
 )
 
-// readResource remembers one READ request, so that its responses can be written
-// piece by piece, and again when the requester asks again (IBTA 9.7.5.1,
-// responder resources).
+// readResource remembers one READ, atomic or ATOMIC_WRITE request, so that its
+// responses can be written piece by piece, and again when the requester asks
+// again (IBTA 9.7.5.1, responder resources). Those of an atomic are in
+// responder_atomic.go.
 type readResource struct {
+	kind        ib.OpKind
 	first, last uint64 // sequence numbers of its responses
 	start       uint64 // where the present answer began
 	next        uint64 // next response to write; last+1: all written
@@ -20,11 +22,13 @@ type readResource struct {
 	rkey        uint32
 	msn         uint32   // shown in all its responses (IBTA C9-148)
 	before      ackPoint // the last SEND or WRITE packet before it
+	result      uint64   // what an atomic found
 }
 
 func (res *readResource) answered() bool { return res.next > res.last }
 
-// readQueue is a ring of the last MaxDestRdAtomic READs in PSN order.
+// readQueue is a ring of the last MaxDestRdAtomic READs and atomics in PSN order.
+// Both are called READs below: they differ in what is written as response.
 type readQueue struct {
 	ring   []readResource
 	tail   uint64     // index of the oldest; free-running, modulo the ring's length
@@ -159,7 +163,7 @@ func (r *responder) read(now time.Duration, in *Inbound) {
 	r.countMessage()
 	packets := max(1, (uint64(h.Length)+uint64(r.mtu)-1)/uint64(r.mtu))
 	r.reads.add(readResource{
-		first: r.expected, last: r.expected + packets - 1, start: r.expected, next: r.expected,
+		kind: ib.KindReadRequest, first: r.expected, last: r.expected + packets - 1, start: r.expected, next: r.expected,
 		va: h.VA, length: h.Length, rkey: h.RKey, msn: r.msn, before: r.last,
 	})
 	r.expected += packets
@@ -170,26 +174,57 @@ func (r *responder) read(now time.Duration, in *Inbound) {
 // does not go back behind an earlier repetition (IBTA 9.4.4, 9.7.5.1; Linux
 // hw/hfi1/rc.c, rxe_resp.c); anything else, and a READ whose resource has been
 // recycled, is dropped (IBTA 9.9.3 class D). The memory is checked and read
-// anew.
-func (r *responder) replay(h ib.RETH, seq uint64) {
+// anew. A duplicate atomic gets what the first execution found.
+func (r *responder) replay(in *Inbound, seq uint64) {
 	res := r.reads.find(seq)
-	if res == nil || r.q.attr.Access&mem.RemoteRead == 0 {
+	if res == nil || r.q.attr.Access&res.right() == 0 {
 		r.q.count(DropNoResource)
 		return
 	}
-	done := (seq - res.first) * uint64(r.mtu)
-	if seq < res.start || h.RKey != res.rkey || h.VA != res.va+done || uint64(h.Length)+done != uint64(res.length) {
+	if in.Info().Op != res.kind || !res.repeats(in, seq, r.mtu) {
 		r.q.count(DropDuplicate)
 		return
 	}
 	r.reads.restart(seq)
 }
 
-// transmit writes READ responses in PSN order, about budget bytes at most, and
-// returns the bytes written. A READ of any length is only a position that moves.
+// right is what the queue pair must allow for the request.
+func (res *readResource) right() mem.Access {
+	switch res.kind {
+	case ib.KindReadRequest:
+		return mem.RemoteRead
+	case ib.KindAtomicWrite:
+		return mem.RemoteWrite
+	}
+	return mem.RemoteAtomic
+}
+
+// repeats says whether a request of the same kind asks for the responses of res
+// from seq on.
+func (res *readResource) repeats(in *Inbound, seq uint64, mtu int) bool {
+	if in.Info().AtomicETH {
+		h := in.AtomicETH()
+		return h.RKey == res.rkey && h.VA == res.va
+	}
+	h := in.RETH()
+	done := (seq - res.first) * uint64(mtu)
+	return seq >= res.start && h.RKey == res.rkey && h.VA == res.va+done && uint64(h.Length)+done == uint64(res.length)
+}
+
+// transmit writes READ responses and the answers to atomics and FLUSHes in PSN
+// order, about budget bytes at most, and returns the bytes written. A READ of any
+// length is only a position that moves.
 func (r *responder) transmit(now time.Duration, out Outbox, budget int) (n int) {
-	for n < budget && r.reads.pending() {
-		size := r.putResponse(now, out, r.reads.current())
+	for n < budget && r.pending() {
+		var size int
+		switch f := r.nextFlush(); {
+		case f != nil:
+			size = r.putFlush(now, out, f)
+		case r.reads.current().kind != ib.KindReadRequest:
+			size = r.putAtomic(out, r.reads.current())
+		default:
+			size = r.putResponse(now, out, r.reads.current())
+		}
 		if size == 0 {
 			break
 		}
@@ -197,6 +232,9 @@ func (r *responder) transmit(now time.Duration, out Outbox, budget int) (n int) 
 	}
 	return n
 }
+
+// pending reports whether answers are due.
+func (r *responder) pending() bool { return r.reads.pending() || len(r.flushes) > 0 }
 
 // putResponse writes the next response of res, the current READ, and returns its
 // size. It returns 0 when there was no room or the memory has gone.
@@ -246,9 +284,7 @@ func responseOpcode(res *readResource) ib.Opcode {
 }
 
 // failRead ends the connection because the memory of a READ cannot be read any
-// more. The NAK has the PSN of the response that could not be written; the READs
-// behind it are forgotten, and an ACK past it never leaves: control writes the
-// NAK instead.
+// more. The NAK has the PSN of the response that could not be written.
 //
 // If the READ was answered in full before, what asks for it again may be a late
 // duplicate, of which a requester that has told us since to close the key knows
@@ -261,6 +297,13 @@ func (r *responder) failRead(now time.Duration, s mem.Status, res *readResource)
 		return
 	}
 	seq := res.next
-	r.reads.reset()
+	r.forget()
 	r.denied(now, s, seq)
+}
+
+// forget drops all answers that are due: an ACK past them never leaves, as a NAK
+// is written instead or the queue pair is in error.
+func (r *responder) forget() {
+	r.reads.reset()
+	r.flushes = r.flushes[:0]
 }

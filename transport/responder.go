@@ -9,15 +9,16 @@ import (
 
 // responder is the half of an RC queue pair that takes requests: it checks
 // them, moves their payload straight into memory, completes receives and notes
-// which ACK, NAK or READ responses are due. Nothing is queued but READs: a
-// request is executed or refused when it arrives.
+// which ACK, NAK or READ responses are due. Nothing is queued but READs and
+// FLUSHes: a request is executed or refused when it arrives.
 //
 // Order of execution. SENDs and WRITEs are executed in PSN order. A READ is
 // accepted in PSN order, but its memory is read when its responses are written,
 // possibly after later SENDs and WRITEs: IBTA 9.5 lets a responder do so, and
 // the ordering table of IBTA 10.8.3.3 promises a READ followed by a SEND or
-// WRITE no order unless the later request is fenced. Responses keep PSN
-// order: no ACK or NAK leaves before the READ responses with lower PSNs.
+// WRITE no order unless the later request is fenced. Atomics and ATOMIC_WRITEs
+// are executed when they arrive, FLUSHes when their answer is due. Answers keep
+// PSN order: no ACK or NAK leaves before the answers with lower PSNs.
 //
 // All work per packet is bounded and allocates nothing.
 type responder struct {
@@ -25,6 +26,8 @@ type responder struct {
 	respState
 	target mem.Cursor // where the payload of the message goes
 	reads  readQueue
+	// flushes are the FLUSHes whose answers are due, in PSN order.
+	flushes []flushRequest
 }
 
 // respState is what a reset clears as a whole.
@@ -66,7 +69,7 @@ type nakPoint struct {
 // reset forgets everything (state RESET) and keeps the storage.
 func (r *responder) reset() {
 	r.target.Reset()
-	r.reads.reset()
+	r.forget()
 	r.haveWQE, r.respState = false, respState{}
 }
 
@@ -118,6 +121,12 @@ func (r *responder) execute(now time.Duration, in *Inbound) {
 		r.write(now, in)
 	case info.Op == ib.KindReadRequest:
 		r.read(now, in)
+	case info.Op == ib.KindFetchAdd, info.Op == ib.KindCmpSwap:
+		r.atomic(now, in)
+	case info.Op == ib.KindAtomicWrite:
+		r.atomicWrite(now, in)
+	case info.Op == ib.KindFlush:
+		r.takeFlush(now, in)
 	default:
 		r.invalid(now) // not supported (IBTA 9.7.5.2)
 	}
@@ -269,6 +278,6 @@ func (r *responder) flush() {
 	if !r.failed {
 		r.nakDue = false
 		r.ackDue = r.ackDue && !r.blocked(r.ack.seq)
-		r.reads.reset()
+		r.forget()
 	}
 }

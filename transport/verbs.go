@@ -73,7 +73,8 @@ const (
 // as bits (IBTA 9.2, table of transport functions supported for specific
 // transport services).
 var sendOps = [...]uint64{
-	RC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | 1<<WRRead | 1<<WRSendWithInv | localOps,
+	RC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | 1<<WRRead | 1<<WRSendWithInv |
+		1<<WRAtomicCmpSwp | 1<<WRAtomicFetAdd | 1<<WRFlush | 1<<WRAtomicWrite | localOps,
 	UC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | localOps,
 	UD: 1<<WRSend | 1<<WRSendWithImm,
 }
@@ -84,6 +85,27 @@ const localOps = 1<<WRLocalInv | 1<<WRBindMW | 1<<WRRegMR
 func (t QPType) Sends(op WROpcode) bool {
 	return int(t) < len(sendOps) && op < 64 && sendOps[t]>>op&1 != 0
 }
+
+// Placement says what a FLUSH asks for, numbered as ib_placement_type
+// (IBTA A19).
+type Placement uint8
+
+const (
+	PlaceGlobal     Placement = 1 << 0 // visible to everybody
+	PlacePersistent Placement = 1 << 1 // survives loss of power
+)
+
+// FlushLevel says how much a FLUSH covers, numbered as ib_selectivity_level
+// (IBTA A19).
+type FlushLevel uint8
+
+const (
+	FlushRange FlushLevel = 0 // the range of the request
+	FlushMR    FlushLevel = 1 // the whole memory region, whatever the range is
+)
+
+// FlushImm is SendWQE.Imm of a FLUSH.
+func FlushImm(p Placement, l FlushLevel) uint32 { return uint32(p&3) | uint32(l&3)<<4 }
 
 // SendFlags are the flags of a send work request, numbered as ibv_send_flags.
 type SendFlags uint8
@@ -104,11 +126,11 @@ type SendWQE struct {
 	Opcode     WROpcode
 	Flags      SendFlags
 	NumSGE     uint16
-	Imm        uint32 // immediate data, or the key to invalidate, host order; see also SetBind
+	Imm        uint32 // immediate data, the key to invalidate, FlushImm of a FLUSH; host order; see also SetBind
 	RemoteAddr uint64
 	RKey       uint32 // ... of the peer, or the new key of SetBind and SetRegMR
 	InlineLen  uint32 // bytes of payload stored in the entry, with Inline
-	CompareAdd uint64
+	CompareAdd uint64 // operand of an atomic, or the length of a FLUSH
 	Swap       uint64
 	AH         uint32 // address handle number (UD)
 	RemoteQPN  ib.QPN // (UD)
