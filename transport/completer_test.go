@@ -51,7 +51,7 @@ func TestCompleterAcks(t *testing.T) {
 			post 1 SEND 1
 			> SEND_ONLY 0 1 ack
 			< RESERVED 0
-			< ATOMICACK 0
+			< AACK 0 5
 			< RONLY 0 4
 			count drop_bad_response 3
 			state RTS

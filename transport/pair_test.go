@@ -43,6 +43,7 @@ const (
 	pairLatency = 5 * time.Microsecond
 	pairDepth   = 32 // of the send queues
 	pairIOVA    = 1 << 40
+	pairWords   = 3
 )
 
 // pairEnd is one end: a queue pair and its program.
@@ -56,6 +57,8 @@ type pairEnd struct {
 	tab  *mem.Table
 
 	source, sink, open, recv *mem.Region // of sends; of READs; to the peer; of receives
+	words                    *mem.Region // for atomics of the peer
+	model                    []uint64    // what they hold when all that was posted is done
 
 	rq     []RecvWQE
 	recvs  int // receives posted
@@ -77,6 +80,7 @@ type pairOp struct {
 	data      []byte // expected at the other end, or here after a READ
 	off       int    // in source or sink
 	roff      int
+	word      bool // roff is in words
 	imm       uint32
 	unsignal  bool
 	solicited bool
@@ -102,6 +106,8 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 		}
 		e.source, e.sink = region(0), region(mem.LocalWrite)
 		e.open, e.recv = region(mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead), region(mem.LocalWrite)
+		e.words = region(mem.LocalWrite | mem.RemoteWrite | mem.RemoteAtomic | mem.FlushGlobal)
+		e.model = make([]uint64, pairWords)
 		p.bytes.Read(e.open.Bytes())
 		e.open0 = slices.Clone(e.open.Bytes())
 		e.q = NewQP(QPConfig{
@@ -120,7 +126,7 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 		a := Attr{
 			PathMTU: mtu, DestQPN: ib.QPN(0x100 + 1 - i), SQPSN: psn[i], RQPSN: psn[1-i], PortNum: 1,
 			AV:     AddressVector{DGID: ib.GIDFromAddr(addrs[1-i])},
-			Access: mem.RemoteRead | mem.RemoteWrite, MaxRdAtomic: 4, MaxDestRdAtomic: 4,
+			Access: mem.RemoteRead | mem.RemoteWrite | mem.RemoteAtomic | mem.FlushGlobal, MaxRdAtomic: 4, MaxDestRdAtomic: 4,
 			MinRNRTimer: 2, Timeout: 6, RetryCnt: 7, RNRRetry: 7,
 		}
 		for _, s := range []struct {
@@ -168,7 +174,7 @@ func (e *pairEnd) postRandom() bool {
 		return false
 	}
 	rng := e.p.rng
-	op := []WROpcode{WRSend, WRSendWithImm, WRWrite, WRWriteWithImm, WRRead}[rng.IntN(5)]
+	op := []WROpcode{WRSend, WRSendWithImm, WRWrite, WRWriteWithImm, WRRead, WRAtomicFetAdd, WRAtomicCmpSwp, WRAtomicWrite, WRFlush}[rng.IntN(9)]
 	n := rng.IntN(e.maxSize + 1)
 	if rng.IntN(4) == 0 {
 		n = []int{0, 1, e.maxSize / 3, e.maxSize}[rng.IntN(4)]
@@ -183,7 +189,11 @@ func (e *pairEnd) postRandom() bool {
 	if rng.IntN(2) == 0 {
 		flags |= Solicited
 	}
-	e.post(op, n, flags)
+	if op > WRRead {
+		e.postAtomic(op, flags)
+	} else {
+		e.post(op, n, flags)
+	}
 	return true
 }
 
@@ -246,10 +256,10 @@ func (e *pairEnd) finish(id uint64) {
 	delete(e.issued, id)
 	e.order = e.order[1:]
 	got := e.peer().open.Bytes()[o.roff:][:len(o.data)]
-	if o.op == WRRead {
+	if o.op == WRRead || o.word {
 		got = e.sink.Bytes()[o.off:][:len(o.data)]
 	}
-	if (o.op == WRRead || o.op == WRWrite || o.op == WRWriteWithImm) && !bytes.Equal(got, o.data) {
+	if (o.op == WRRead || o.word || o.op == WRWrite || o.op == WRWriteWithImm) && !bytes.Equal(got, o.data) {
 		e.p.t.Fatalf("end %d: data of request %d (%v) is wrong", e.side, id, o.op)
 	}
 }
@@ -397,6 +407,11 @@ func (p *pair) finish() {
 			}
 			e.finish(e.order[0])
 		}
+		for i, want := range e.model {
+			if got := e.words.LoadUint64(8 * i); got != want {
+				p.t.Fatalf("end %d: word %d is %#x in the end, want %#x", e.side, i, got, want)
+			}
+		}
 		if len(e.inbox) > 0 {
 			p.t.Fatalf("end %d: %d messages never came", e.side, len(e.inbox))
 		}
@@ -459,6 +474,11 @@ func TestPairEveryFault(t *testing.T) {
 			e.post(WRRead, 100, Signaled)
 			e.post(WRWriteWithImm, 0, Signaled|Fence)
 			e.post(WRSendWithImm, 256, Signaled)
+			e.postAtomic(WRAtomicFetAdd, Signaled)
+			e.postAtomic(WRAtomicWrite, 0)
+			e.postAtomic(WRFlush, Signaled)
+			e.postAtomic(WRAtomicCmpSwp, Signaled)
+			e.post(WRWrite, 1, Signaled)
 		}
 		p.run(time.Second)
 		p.finish()

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -20,7 +21,7 @@ import (
 //
 //	set retry=1 window=4096       before anything else: attributes, see set
 //	post 1 SEND 300 se fence      a request: id, operation, bytes, options
-//	< ACK 1                       a packet in: ACK, NAK, RNR, RFIRST RMID RLAST RONLY
+//	< ACK 1                       a packet in: ACK, NAK, RNR, RFIRST RMID RLAST RONLY AACK
 //	at 10ms                       the clock, and Expire
 //	room 2 | dereg src | modify sqd notify | kick
 //	> SEND_FIRST 0 256 ack        a packet out
@@ -215,9 +216,12 @@ func (w *reqWorld) Push(wc *WC) {
 		return
 	}
 	s := fmt.Sprintf("wc %d %v", wc.ID, strings.TrimPrefix(wc.Opcode.String(), "RDMA_"))
-	if wc.Opcode == WCRead {
+	switch wc.Opcode {
+	case WCRead:
 		s += fmt.Sprintf(" %d", wc.ByteLen)
 		w.checkLanding(p)
+	case WCFetchAdd, WCCompSwap:
+		s += fmt.Sprintf(" %d found=%d", wc.ByteLen, binary.NativeEndian.Uint64(w.dst.Bytes()[p.off:]))
 	}
 	w.wcs = append(w.wcs, s+" ok")
 }
@@ -236,10 +240,12 @@ func (w *reqWorld) checkLanding(p *reqPosted) {
 
 var reqOps = map[string]WROpcode{
 	"SEND": WRSend, "SENDI": WRSendWithImm, "WRITE": WRWrite, "WRITEI": WRWriteWithImm, "READ": WRRead,
-	"ATOMIC": WRAtomicFetAdd, "SENDINV": WRSendWithInv,
+	"CAS": WRAtomicCmpSwp, "FADD": WRAtomicFetAdd, "AWRITE": WRAtomicWrite, "FLUSH": WRFlush, "SENDINV": WRSendWithInv,
+	"NONE": WRFlush - 1,
 }
 
 // post: id op length [uns] [fence] [se] [inline] [imm=N] [sges=N] [key=N]
+// [a=N b=N] (operands of atomics, length of a FLUSH)
 func (w *reqWorld) post(f []string) {
 	if w.postLocal(f) {
 		return
@@ -254,7 +260,7 @@ func (w *reqWorld) post(f []string) {
 	p := &reqPosted{first: w.nextPSN, packets: max(1, (n+mtu-1)/mtu), off: id * reqSlice, length: n, op: op}
 	e := SendWQE{ID: uint64(id), Opcode: op, Flags: Signaled, RemoteAddr: reqRemote, RKey: reqRKey}
 	reg := w.src
-	if op == WRRead {
+	if op.is(opFetches) {
 		reg = w.dst
 	}
 	key, sges := reg.Key(), 1
@@ -291,6 +297,10 @@ func (w *reqWorld) post(f []string) {
 				w.t.Fatal(err)
 			}
 			e.QKey = uint32(v)
+		case "a":
+			e.CompareAdd = uint64(v)
+		case "b":
+			e.Swap = uint64(v)
 		default:
 			w.t.Fatalf("bad option %q", o)
 		}
@@ -331,14 +341,29 @@ func (w *reqWorld) show(b []byte) string {
 	s = strings.Replace(s, "_WITH_INVALIDATE", "_INV", 1)
 	s = strings.TrimSuffix(s, "_REQUEST")
 	s = fmt.Sprintf("> %s %d", s, psn)
-	if info.Op != ib.KindReadRequest {
+	if info.Payload != ib.PayloadNone {
 		s += fmt.Sprintf(" %d", len(p.Payload()))
+	}
+	if info.FETH {
+		s += fmt.Sprintf(" %+v", p.FETH())
 	}
 	if info.RETH {
 		h := p.RETH()
 		s += fmt.Sprintf(" va=%d len=%d", h.VA-reqRemote, h.Length)
 		if h.RKey != reqRKey {
 			s += " wrong rkey"
+		}
+	}
+	if info.AtomicETH {
+		h := p.AtomicETH()
+		s += fmt.Sprintf(" va=%d", h.VA-reqRemote)
+		if info.Op == ib.KindCmpSwap {
+			s += fmt.Sprintf(" cmp=%d swap=%d", h.Compare, h.SwapAdd)
+		} else {
+			s += fmt.Sprintf(" add=%d", h.SwapAdd)
+		}
+		if h.RKey != reqRKey || h.Compare != 0 && info.Op == ib.KindFetchAdd {
+			s += " wrong header"
 		}
 	}
 	if info.Imm {
@@ -375,7 +400,7 @@ func (w *reqWorld) show(b []byte) string {
 
 func (w *reqWorld) checkPayload(psn int, data []byte) {
 	for id, p := range w.posted {
-		if psn < p.first || psn >= p.first+p.packets || p.op == WRRead || p.failed {
+		if psn < p.first || psn >= p.first+p.packets || p.op.is(opFetches) || p.failed {
 			continue
 		}
 		off := (psn - p.first) * w.attr.PathMTU.Bytes()
@@ -423,8 +448,11 @@ func (w *reqWorld) packet(f []string) *Inbound {
 	case "RESERVED":
 		h.Opcode = ib.OpRCAck
 		syn = 0x40
-	case "ATOMICACK":
+	case "AACK": // psn, what was found
 		h.Opcode = ib.OpRCAtomicAck
+	case "AACKNAK":
+		h.Opcode = ib.OpRCAtomicAck
+		syn = ib.NAKSyndrome(ib.NAKRemoteAccess)
 	case "RFIRST", "RLAST", "RONLY", "RMID", "RNAK":
 		h.Opcode = map[string]ib.Opcode{
 			"RFIRST": ib.OpRCReadResponseFirst, "RMID": ib.OpRCReadResponseMiddle,
@@ -444,6 +472,9 @@ func (w *reqWorld) packet(f []string) *Inbound {
 	h.Put(b)
 	if aeth {
 		ib.AETH{Syndrome: syn, MSN: 0x123456}.Put(b[ib.BTHSize:])
+	}
+	if info.AtomicAckETH && len(f) > 2 {
+		ib.AtomicAckETH(num(2)).Put(b[ib.BTHSize+ib.AETHSize:])
 	}
 	for i := range n {
 		b[info.HeaderLen+i] = readByte(psn, i)

@@ -348,7 +348,7 @@ func TestRequesterLocalErrors(t *testing.T) {
 			wc 2 Work Request Flushed Error
 			state ERR`},
 		{"IBTA 11.6.2: operations that do not exist here are local QP operation errors", `
-			post 1 ATOMIC 8
+			post 1 NONE 8
 			wc 1 local QP operation error
 			state ERR`},
 		{"IBTA 9.7.3.1: a READ without initiator depth is a local QP operation error", `

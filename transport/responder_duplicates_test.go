@@ -213,9 +213,8 @@ func TestResponderDuplicates(t *testing.T) {
 			> RDMA_WRITE_ONLY 0 4
 			> FETCH_ADD 0 0
 			> COMPARE_SWAP 0 0
-			> FLUSH 0 0
 			> ATOMIC_WRITE 0 8
-			count drop_no_resource 4
+			count drop_no_resource 3
 			state RTS`},
 		{name: "while RNR", rule: "IBTA C9-105", script: `
 			> RDMA_WRITE_ONLY 0 4

@@ -42,7 +42,9 @@ func fuzzSeeds(t testing.TB, w *rspWorld) (seeds [][]byte) {
 		"RDMA_READ_REQUEST 0 1000|RDMA_WRITE_ONLY 4 4 ack|RDMA_READ_REQUEST 1 744 @256|RDMA_READ_REQUEST 5 64|RDMA_WRITE_ONLY 4 4 ack",
 		"RDMA_READ_REQUEST 0 10|RDMA_READ_REQUEST 1 10|RDMA_READ_REQUEST 2 10|RDMA_READ_REQUEST 0 10",
 		"RDMA_WRITE_ONLY 1 4 ack|RDMA_WRITE_ONLY 2 4 ack|RDMA_WRITE_ONLY 0 4 ack|SEND_ONLY 1 4",
-		"SEND_ONLY_WITH_IMMEDIATE 0 256 imm=7 se ack|FETCH_ADD 1 0|COMPARE_SWAP 1 0|FLUSH 1 0|ATOMIC_WRITE 1 8|SEND_ONLY_WITH_INVALIDATE 1 5",
+		"SEND_ONLY_WITH_IMMEDIATE 0 256 imm=7 se ack|FETCH_ADD 1 0 add=1|COMPARE_SWAP 2 0 @8|FLUSH 3 0 len=100 global|ATOMIC_WRITE 4 8|SEND_ONLY_WITH_INVALIDATE 5 5",
+		"FETCH_ADD 0 0 add=3|FETCH_ADD 1 0 add=3|FETCH_ADD 0 0 add=3|RDMA_WRITE_ONLY 2 4|FLUSH 3 0 len=100 persistent level=1|RDMA_WRITE_ONLY 2 4|FLUSH 3 0 len=100 persistent|FETCH_ADD 4 0 @4",
+		"FLUSH 0 0|ATOMIC_WRITE 0 8 len=0|ATOMIC_WRITE 0 8 @1|COMPARE_SWAP 0 0 va=0xfffffffffffffff8|FLUSH 0 0 global persistent level=3",
 		"RDMA_READ_REQUEST 0 0 len=2147483648|RDMA_WRITE_ONLY 4 4 va=0xffffffffffffffff|RDMA_WRITE_FIRST 0 256 len=4294967295",
 	} {
 		for _, action := range []byte{0, fuzzRecv, fuzzRecv | fuzzSend, fuzzRecv | fuzzAll} {
@@ -70,7 +72,7 @@ func fuzzSeeds(t testing.TB, w *rspWorld) (seeds [][]byte) {
 
 // fuzzSetKey overwrites the key of a RETH, if the packet has one.
 func fuzzSetKey(b []byte, key uint32) {
-	if info := ib.Opcode(b[0]).Info(); info != nil && info.RETH && len(b) >= info.HeaderLen {
+	if info := ib.Opcode(b[0]).Info(); info != nil && (info.RETH || info.AtomicETH) && len(b) >= info.HeaderLen {
 		at := ib.BTHSize + 8
 		if info.FETH {
 			at += ib.FETHSize
@@ -96,7 +98,7 @@ func fuzzResponder(t *testing.T, in []byte) {
 	w := newRspWorld(t, a)
 	cq := &fuzzCQ{t: t, posted: map[uint64]bool{}}
 	w.q.cfg.RecvCQ = cq
-	reads := map[ib.PSN]bool{} // PSNs that READs have
+	reads := map[ib.PSN]bool{} // PSNs that READs and atomics have
 	for steps := 0; len(in) >= 3 && steps < 200; steps++ {
 		action, n := in[0], int(binary.BigEndian.Uint16(in[1:]))
 		in = in[3:]
@@ -120,7 +122,7 @@ func fuzzResponder(t *testing.T, in []byte) {
 			psn := a.RQPSN.Add(int(int16(binary.BigEndian.Uint16(pkt[10:]))))
 			binary.BigEndian.PutUint32(pkt[8:], uint32(pkt[8])<<24|uint32(psn))
 			binary.BigEndian.PutUint16(pkt[2:], uint16(ib.DefaultPKey))
-			if info := ib.Opcode(pkt[0]).Info(); info != nil && info.RETH && len(pkt) >= info.HeaderLen {
+			if info := ib.Opcode(pkt[0]).Info(); info != nil && (info.RETH || info.AtomicETH) && len(pkt) >= info.HeaderLen {
 				at := ib.BTHSize
 				if info.FETH {
 					at += ib.FETHSize
@@ -134,7 +136,8 @@ func fuzzResponder(t *testing.T, in []byte) {
 		if p, bad := ib.Parse(pkt); bad == ib.OK && p.DestQP() == w.q.Num() {
 			before := w.q.rsp().expected
 			w.q.Receive(w.now, &Inbound{Packet: p, Src: rspPeer, Dst: rspSelf})
-			if p.Opcode() == ib.OpRCReadRequest {
+			switch p.Info().Op {
+			case ib.KindReadRequest, ib.KindFetchAdd, ib.KindCmpSwap, ib.KindAtomicWrite, ib.KindFlush:
 				for s := before; s < min(w.q.rsp().expected, before+1<<12); s++ {
 					reads[psnOf(s)] = true
 				}

@@ -2,13 +2,14 @@ package transport
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +26,8 @@ import (
 //	< ACK 1 msn=1                a packet out
 //	wc RECV 1 266 ok             a completion: opcode, id, bytes or status
 //	event ...  state ...  count NAME N  mem REGION@OFF PSN:BYTES ...
+//	sync REGION@OFF BYTES        memory made persistent
+//	word REGION@OFF N            a word of memory, in host order
 //
 // PSNs are relative to the first; a block must name every packet, completion
 // and event that it brings, in order, but states, counters and memory only
@@ -42,13 +45,15 @@ type rspWorld struct {
 	alias map[string]uint32 // keys of regions and of none
 	next  int               // free part of region rb
 
-	rq     []RecvWQE
-	nextID uint64
-	out    rspOutbox
-	wcs    []string
-	events []string
-	counts Counters
-	auto   bool // transmit all at the end of the block's input
+	rq      []RecvWQE
+	nextID  uint64
+	out     rspOutbox
+	wcs     []string
+	events  []string
+	syncs   []string
+	syncErr error // of the next
+	counts  Counters
+	auto    bool // transmit all at the end of the block's input
 }
 
 const (
@@ -65,7 +70,7 @@ const rspTOS = 0x2a
 // rspAttr are the attributes most scripts run with.
 func rspAttr() Attr {
 	return Attr{
-		PathMTU: ib.MTU256, DestQPN: 0x222222, Access: mem.RemoteRead | mem.RemoteWrite,
+		PathMTU: ib.MTU256, DestQPN: 0x222222, Access: mem.RemoteRead | mem.RemoteWrite | mem.RemoteAtomic | mem.FlushGlobal | mem.FlushPersistent,
 		MaxDestRdAtomic: 2, MinRNRTimer: 12,
 	}
 }
@@ -77,7 +82,8 @@ func newRspWorldOf(t *testing.T, typ QPType, a Attr) *rspWorld {
 		tab: mem.NewTable(rand.NewChaCha8([32]byte{1})),
 		reg: map[string]*mem.Region{}, fresh: map[string][]byte{}, guard: map[string][]byte{}, alias: map[string]uint32{"bad": 0xdeadbeef},
 	}
-	w.region("mr", 64<<10, 1, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead)
+	w.tab.SetSync(w.sync)
+	w.region("mr", 64<<10, 1, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead|mem.RemoteAtomic|mem.FlushGlobal|mem.FlushPersistent)
 	w.region("ro", 4096, 1, mem.LocalWrite|mem.RemoteRead)
 	w.region("wo", 4096, 1, mem.LocalWrite|mem.RemoteWrite)
 	w.region("pd", 4096, 2, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead)
@@ -96,24 +102,6 @@ func (w *rspWorld) up(a Attr, s State) {
 	w.q.attr, w.q.state, w.q.path = a, s, Path{Dst: rspPeer}
 	w.q.rcv.start(&w.q.attr)
 }
-
-func (w *rspWorld) region(name string, n int, pd mem.PD, acc mem.Access) {
-	w.guard[name] = slices.Concat(rspGuardBytes, rspPattern()[len(w.reg)<<16:][:n], rspGuardBytes)
-	buf := w.guard[name][rspGuard:][:n:n]
-	r, err := w.tab.Register(buf, pd, acc, rspIOVA)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.reg[name], w.fresh[name], w.alias[name] = r, slices.Clone(buf), r.Key()
-}
-
-// rspPattern is what regions are filled with: any 4 bytes of it are nearly sure
-// to be found at one place only.
-var rspPattern = sync.OnceValue(func() []byte {
-	b := make([]byte, 8<<16)
-	rand.NewChaCha8([32]byte{2}).Read(b)
-	return b
-})
 
 // Pop makes the world its receive queue.
 func (w *rspWorld) Pop(dst *RecvWQE) bool {
@@ -207,6 +195,8 @@ func (w *rspWorld) build(line string) []byte {
 	reth := ib.RETH{VA: rspIOVA, RKey: w.alias["mr"]}
 	n, imm, variant := 0, 0, 0
 	deth := ib.DETH{QKey: w.q.attr.QKey, SrcQP: 17}
+	var atomic ib.AtomicETH
+	var flush ib.FETH
 	for _, o := range f[2:] {
 		name, val, _ := strings.Cut(o, "=")
 		v, err := strconv.ParseUint(val, 0, 64)
@@ -217,6 +207,16 @@ func (w *rspWorld) build(line string) []byte {
 			h.Solicited = true
 		case name == "imm":
 			imm = int(v)
+		case name == "add", name == "swap":
+			atomic.SwapAdd = v
+		case name == "cmp":
+			atomic.Compare = v
+		case o == "global":
+			flush.Global = true
+		case o == "persistent":
+			flush.Persistent = true
+		case name == "level":
+			flush.Level = uint8(v)
 		case name == "len":
 			reth.Length = uint32(v)
 		case name == "dup":
@@ -259,7 +259,7 @@ func (w *rspWorld) build(line string) []byte {
 	h.Put(b)
 	at := ib.BTHSize
 	if info.FETH {
-		at += ib.FETH{Global: true}.Put(b[at:])
+		at += flush.Put(b[at:])
 	}
 	if info.DETH {
 		at += deth.Put(b[at:])
@@ -268,7 +268,8 @@ func (w *rspWorld) build(line string) []byte {
 		at += reth.Put(b[at:])
 	}
 	if info.AtomicETH {
-		at += ib.AtomicETH{VA: reth.VA, RKey: reth.RKey}.Put(b[at:])
+		atomic.VA, atomic.RKey = reth.VA, reth.RKey
+		at += atomic.Put(b[at:])
 	}
 	if info.Imm {
 		at += ib.ImmDt(imm).Put(b[at:])
@@ -347,7 +348,9 @@ func (w *rspWorld) action(line string) {
 	case "access": // rights of the QP
 		w.q.attr.Access = 0
 		for _, a := range f[1:] {
-			w.q.attr.Access |= map[string]mem.Access{"read": mem.RemoteRead, "write": mem.RemoteWrite}[a]
+			w.q.attr.Access |= map[string]mem.Access{
+				"read": mem.RemoteRead, "write": mem.RemoteWrite, "atomic": mem.RemoteAtomic, "global": mem.FlushGlobal, "persistent": mem.FlushPersistent,
+			}[a]
 		}
 	case "bind": // a window of that type, open for all of region wr, to another queue pair with "other"
 		w.bind(f[1], len(f) > 2)
@@ -369,6 +372,15 @@ func (w *rspWorld) action(line string) {
 		w.q.Transmit(w.now, &w.out, 1<<20)
 	case "err": // as Modify to ERR
 		w.q.fail(w.now, noEvent)
+	case "word": // the application sets a word
+		r, at := w.word(f[1])
+		v, _ := strconv.ParseUint(f[2], 0, 64)
+		r.StoreUint64(at, v)
+		binary.NativeEndian.PutUint64(w.fresh[strings.Split(f[1], "@")[0]][at:], v)
+	case "big": // a region of 3 MiB
+		w.region("big", 3<<20, 1, mem.LocalWrite|mem.FlushPersistent)
+	case "syncfails":
+		w.syncErr = errors.New("cannot")
 	case "store": // the application changes a region
 		r := w.reg[f[1]]
 		for i := range r.Bytes() {
@@ -402,6 +414,12 @@ func (w *rspWorld) show(b []byte) string {
 			return fmt.Sprintf("RNR %d %v", psn, s.RNRTimer().Duration())
 		}
 		return fmt.Sprintf("NAK %d %v", psn, s.NAK())
+	}
+	if p.Opcode() == ib.OpRCAtomicAck {
+		if p.AETH().Syndrome != ib.AckSyndrome(ib.CreditsInvalid) {
+			return "ATOMIC ACK with a syndrome that is no ACK"
+		}
+		return fmt.Sprintf("AACK %d found=%d msn=%d", psn, p.AtomicAck(), p.AETH().MSN)
 	}
 	s := fmt.Sprintf("%s %d %d", strings.TrimPrefix(p.Info().Name, "RC_RDMA_READ_RESPONSE_"), psn, len(p.Payload()))
 	if p.Info().AETH {
@@ -452,7 +470,7 @@ func (w *rspWorld) block(input, want []string) {
 	for c := range NumCounters {
 		before[c] = w.counts.Load(c)
 	}
-	w.auto, w.out.pkts, w.wcs, w.events = true, nil, nil, nil
+	w.auto, w.out.pkts, w.wcs, w.events, w.syncs = true, nil, nil, nil, nil
 	for _, line := range input {
 		if line[0] == '>' {
 			w.in(w.build(line[1:]))
@@ -473,7 +491,10 @@ func (w *rspWorld) block(input, want []string) {
 	for _, s := range w.events {
 		got = append(got, "event "+s)
 	}
-	for _, kind := range []string{"<", "wc", "event"} {
+	for _, s := range w.syncs {
+		got = append(got, "sync "+s)
+	}
+	for _, kind := range []string{"<", "wc", "event", "sync"} {
 		for _, line := range want {
 			if strings.Fields(line)[0] == kind {
 				expect = append(expect, strings.Join(strings.Fields(line), " "))
@@ -486,7 +507,14 @@ func (w *rspWorld) block(input, want []string) {
 	for _, line := range want {
 		f := strings.Fields(line)
 		switch f[0] {
-		case "<", "wc", "event", "nothing":
+		case "<", "wc", "event", "sync", "nothing":
+		case "word":
+			r, at := w.word(f[1])
+			v, _ := strconv.ParseUint(f[2], 0, 64)
+			if got := r.LoadUint64(at); got != v {
+				w.t.Fatalf("after %q: word %s is %d, want %d", input, f[1], got, v)
+			}
+			binary.NativeEndian.PutUint64(w.fresh[strings.Split(f[1], "@")[0]][at:], v)
 		case "state":
 			if s := w.q.State().String(); s != f[1] {
 				w.t.Fatalf("after %q: state %s, want %s", input, s, f[1])
@@ -509,33 +537,4 @@ func (w *rspWorld) block(input, want []string) {
 			w.t.Fatalf("cannot read %q", line)
 		}
 	}
-}
-
-// checkMemory compares a region with payloads, "mr@16 0:256 1:10", and that all
-// of it but them is as it was.
-func (w *rspWorld) checkMemory(f []string) {
-	w.t.Helper()
-	name, off, _ := strings.Cut(f[0], "@")
-	at, _ := strconv.Atoi(off)
-	want := slices.Clone(w.fresh[name])
-	for _, piece := range f[1:] {
-		var psn, n int
-		if _, err := fmt.Sscanf(piece, "grh:%d", &n); err == nil { // before a packet of n bytes
-			ib.PutGRH(want[at:], rspPeer, rspSelf, rspTOS, n)
-			at += ib.GRHSize
-			continue
-		}
-		if _, err := fmt.Sscanf(piece, "%d:%d", &psn, &n); err != nil {
-			w.t.Fatalf("%q: %v", piece, err)
-		}
-		at += copy(want[at:], rspPayload(psn, n, 0))
-	}
-	if got := w.reg[name].Bytes(); !bytes.Equal(got, want) {
-		i := 0
-		for got[i] == want[i] {
-			i++
-		}
-		w.t.Fatalf("memory %v differs first at offset %d", f, i)
-	}
-	copy(w.fresh[name], want)
 }

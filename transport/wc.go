@@ -109,6 +109,14 @@ func (op WROpcode) completion() WCOpcode {
 		return WCWrite
 	case WRRead:
 		return WCRead
+	case WRAtomicCmpSwp:
+		return WCCompSwap
+	case WRAtomicFetAdd:
+		return WCFetchAdd
+	case WRFlush:
+		return WCFlush
+	case WRAtomicWrite:
+		return WCAtomicWrite
 	case WRLocalInv:
 		return WCLocalInv
 	case WRBindMW:
