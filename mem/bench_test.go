@@ -23,6 +23,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 	b := make([]byte, len(w.model))
 	r := w.tab.region(e.LKey)
+	w.tab.SetSync(func([]byte) error { return nil })
+	atomics := register(t, w.tab, aligned(64, 0), 1, LocalWrite|RemoteAtomic|RemoteWrite|FlushPersistent, 0x1000)
 	var c Cursor
 	c.Grow(MaxSGE)
 	for name, f := range map[string]func(){
@@ -35,6 +37,14 @@ func TestNoAllocations(t *testing.T) {
 		"refused": func() { c.Remote(w.tab, 2, e.LKey, e.Addr, 1, 0); c.Local(w.tab, 2, w.sges, 0) },
 		"inline":  func() { c.Inline(b); c.CopyOut(b[:10], 3); c.Reset() },
 		"loads":   func() { r.Key(); r.Addr(); r.Len() },
+		"atomics": func() {
+			c.Remote(w.tab, 1, atomics.Key(), 0x1000, 8, RemoteAtomic|RemoteWrite|FlushPersistent)
+			c.FetchAdd(1)
+			c.CompareSwap(1, 2)
+			c.StoreWord(b[:8])
+			c.RemoteRegion(w.tab, 1, atomics.Key(), FlushPersistent)
+			c.Persist(0, 64)
+		},
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

@@ -23,9 +23,13 @@ func TestFault(t *testing.T) {
 		}
 	}()
 	tab := NewTable(seeded(1))
-	r := register(t, tab, unsafe.Slice(unsafe.SliceData(m), 2*page), 1, LocalWrite|RemoteRead|RemoteWrite, 0x1000)
+	r := register(t, tab, unsafe.Slice(unsafe.SliceData(m), 2*page), 1, LocalWrite|RemoteRead|RemoteWrite|RemoteAtomic, 0x1000)
 	var c Cursor
 	if s := c.Remote(tab, 1, r.Key(), 0x1000, r.Len(), RemoteRead|RemoteWrite); s != OK {
+		t.Fatal(s)
+	}
+	var word Cursor
+	if s := word.Remote(tab, 1, r.Key(), 0x1000+uint64(page), 8, RemoteAtomic|RemoteWrite); s != OK {
 		t.Fatal(s)
 	}
 	b := bytes.Repeat([]byte{7}, 256)
@@ -54,6 +58,22 @@ func TestFault(t *testing.T) {
 		}
 		if s := c.CopyIn(tt.off, b[:tt.n]); s != tt.in {
 			t.Errorf("%s: CopyIn: %v, want %v", tt.rule, s, tt.in)
+		}
+		if raceEnabled && tt.protect == syscall.PROT_READ {
+			continue // the race detector's own atomics cannot be recovered from
+		}
+		want := Fault
+		if tt.protect&syscall.PROT_WRITE != 0 {
+			want = OK
+		}
+		if _, s := word.FetchAdd(1); s != want {
+			t.Errorf("%s: FetchAdd: %v, want %v", tt.rule, s, want)
+		}
+		if old, s := word.CompareSwap(1<<60, 0); s != want && tt.protect == syscall.PROT_NONE {
+			t.Errorf("%s: CompareSwap: %d, %v, want %v", tt.rule, old, s, want)
+		}
+		if s := word.StoreWord(b[:8]); s != want {
+			t.Errorf("%s: StoreWord: %v, want %v", tt.rule, s, want)
 		}
 	}
 }

@@ -64,7 +64,9 @@ func TestRegisterChecks(t *testing.T) {
 		field string // "" means accepted
 	}{
 		{"no rights: local read", buf, 0, 0x1000, ""},
-		{"all rights", buf, known | RelaxedOrdering, 0, ""},
+		{"all rights", buf, known&^FlushPersistent | RelaxedOrdering, 0, ""},
+		{"global flush needs nothing", buf, FlushGlobal, 0x1000, ""},
+		{"persistent flush needs a way to do it", buf, FlushPersistent, 0x1000, "access"},
 		{"remote read needs no local write", buf, RemoteRead, 0x1000, ""},
 		{"remote write needs local write", buf, RemoteWrite | RemoteRead, 0x1000, "access"},
 		{"remote atomic needs local write", buf, RemoteAtomic, 0x1000, "access"},

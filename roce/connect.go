@@ -24,10 +24,11 @@ type Conn struct {
 	// PathMTU is the payload of a packet, the same on both sides; 0 means what
 	// the interface allows.
 	PathMTU ib.MTU
-	// MaxDestRdAtomic is how many READs of the peer may be under way; 0 means 16.
+	// MaxDestRdAtomic is how many READs and atomics of the peer may be under way;
+	// 0 means 16.
 	MaxDestRdAtomic int
-	// MaxRdAtomic is how many READs of ours may be under way, at most the
-	// peer's MaxDestRdAtomic; 0 means 16.
+	// MaxRdAtomic is how many READs and atomics of ours may be under way, at most
+	// the peer's MaxDestRdAtomic; 0 means 16.
 	MaxRdAtomic int
 	// MinRNRTimer is how long a peer shall wait when there is no receive
 	// request; rounded up to a code of the wire; 0 means 640 us.

@@ -61,6 +61,7 @@ func Open(cfg Config) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
+	d.mem.SetSync(msync)
 	d.events.more = make(chan struct{}, 1)
 	d.events.lost = func() { d.port.engine.count(dropEvent) }
 	if d.guid, err = d.random64(); err != nil {
@@ -152,14 +153,38 @@ type DeviceAttr struct {
 	MaxInline     int // bytes
 	MaxQPRdAtom   int // responder resources of a queue pair
 	MaxQPInitRdAt int // initiator depth of a queue pair
+	AtomicCap     AtomicCap
 	PhysPortCount int
+}
+
+// AtomicCap says what remote atomics are atomic towards, numbered as
+// ibv_atomic_cap.
+type AtomicCap uint8
+
+const (
+	AtomicNone AtomicCap = 0 // there are none
+	AtomicHCA  AtomicCap = 1 // other queue pairs of the device
+	AtomicGlob AtomicCap = 2 // those and the processors of the machine
+)
+
+// String names the capability as ibv_devinfo does.
+func (c AtomicCap) String() string {
+	switch c {
+	case AtomicNone:
+		return "ATOMIC_NONE"
+	case AtomicHCA:
+		return "ATOMIC_HCA"
+	case AtomicGlob:
+		return "ATOMIC_GLOB"
+	}
+	return fmt.Sprintf("AtomicCap(%d)", uint8(c))
 }
 
 // Query returns what the device can do (ibv_query_device).
 func (d *Device) Query() DeviceAttr {
 	return DeviceAttr{
 		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: maxAH,
-		MaxMR: maxMR, MaxMW: maxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, PhysPortCount: 1,
+		MaxMR: maxMR, MaxMW: maxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
 	}
 }
 

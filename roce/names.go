@@ -36,6 +36,10 @@ type (
 	EventType = transport.Event
 	// Access is a set of access rights (ibv_access_flags).
 	Access = mem.Access
+	// Placement says what a FLUSH asks for (ibv_placement_type).
+	Placement = transport.Placement
+	// FlushLevel says how much a FLUSH covers (ibv_selectivity_level).
+	FlushLevel = transport.FlushLevel
 	// SGE is one local segment of a request (ibv_sge).
 	SGE = mem.SGE
 )
@@ -51,6 +55,12 @@ const (
 	OnDemand        = mem.OnDemand        // no effect: nothing is ever pinned
 	HugeTLB         = mem.HugeTLB         // no effect
 	RelaxedOrdering = mem.RelaxedOrdering // no effect: memory changes in PSN order
+	// FlushGlobal lets peers FLUSH so that everybody sees what was written.
+	FlushGlobal = mem.FlushGlobal
+	// FlushPersistent lets peers FLUSH so that what was written survives a loss
+	// of power: the memory is a mapping of a file (mmap with MAP_SHARED), and a
+	// FLUSH does an msync, for whose duration the device may stand still.
+	FlushPersistent = mem.FlushPersistent
 )
 
 // Queue pair states.
@@ -89,6 +99,18 @@ const (
 	WRLocalInv     = transport.WRLocalInv    // closes a window of type 2 or a fast registration
 	WRBindMW       = transport.WRBindMW      // opens a window of type 2
 	WRRegMR        = transport.WRRegMR       // registers a region made by AllocMR
+	WRAtomicCmpSwp = transport.WRAtomicCmpSwp
+	WRAtomicFetAdd = transport.WRAtomicFetAdd
+	WRFlush        = transport.WRFlush
+	WRAtomicWrite  = transport.WRAtomicWrite
+)
+
+// What a FLUSH asks for, and of how much memory.
+const (
+	PlaceGlobal     = transport.PlaceGlobal
+	PlacePersistent = transport.PlacePersistent
+	FlushRange      = transport.FlushRange
+	FlushMR         = transport.FlushMR
 )
 
 // Flags of send requests.
@@ -135,6 +157,10 @@ const (
 	WCBindMW          = transport.WCBindMW
 	WCLocalInv        = transport.WCLocalInv
 	WCRegMR           = transport.WCRegMR
+	WCCompSwap        = transport.WCCompSwap
+	WCFetchAdd        = transport.WCFetchAdd
+	WCFlush           = transport.WCFlush
+	WCAtomicWrite     = transport.WCAtomicWrite
 	WCRecv            = transport.WCRecv
 	WCRecvRDMAWithImm = transport.WCRecvRDMAWithImm
 )

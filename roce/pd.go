@@ -83,6 +83,9 @@ func iovaOf(buf []byte, access Access, opts []MROption) uint64 {
 // caller's: what remote peers may do to it is said by the rights. Nothing is
 // copied or pinned. With ZeroBased requests name the first byte by address 0.
 // Errors name the argument and what is allowed.
+//
+// With RemoteAtomic, buf must lie on a multiple of 8 if its address as requests
+// name it does (by default the two are the same).
 func (p *PD) RegisterMR(buf []byte, access Access, opts ...MROption) (*MR, error) {
 	if p.dev.closed.Load() {
 		return nil, ErrClosed

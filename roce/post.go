@@ -16,8 +16,11 @@ type SendWR struct {
 	SGE        []SGE  // the local segments
 	Data       []byte // the payload instead of SGE, with Inline: copied when posted
 	Imm        uint32 // immediate data, host order
-	RemoteAddr uint64 // WRITE, READ
-	RKey       uint32 // WRITE, READ; the new key of WRBindMW and WRRegMR, see IncRKey
+	RemoteAddr uint64 // WRITE, READ, atomics, FLUSH
+	RKey       uint32 // ... and the new key of WRBindMW and WRRegMR, see IncRKey
+	CompareAdd uint64 // what FetchAdd adds, what CmpSwap compares with
+	Swap       uint64 // what CmpSwap stores
+	Flush      Flush  // what a FLUSH is about
 	AH         *AH    // UD: where to
 	RemoteQPN  ib.QPN // UD: to which queue pair
 	QKey       uint32 // UD: its Q_Key; with the highest bit set that of this queue pair is sent (IBTA 10.2.5)
@@ -93,7 +96,7 @@ func (q *QP) postOne(i int, wr *SendWR) error {
 	w, sges, inline := q.sq.slot()
 	*w = transport.SendWQE{
 		ID: wr.ID, Opcode: wr.Opcode, Flags: wr.Flags, Imm: wr.Imm, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey,
-		NumSGE: uint16(copy(sges, wr.SGE)), InlineLen: uint32(copy(inline, wr.Data)),
+		NumSGE: uint16(copy(sges, wr.SGE)), InlineLen: uint32(copy(inline, wr.Data)), CompareAdd: wr.CompareAdd, Swap: wr.Swap,
 		RemoteQPN: wr.RemoteQPN, QKey: wr.QKey,
 	}
 	switch {
@@ -103,6 +106,8 @@ func (q *QP) postOne(i int, wr *SendWR) error {
 		putLocal(w, wr)
 	case wr.Opcode == WRSendWithInv:
 		w.Imm = wr.InvalidateRKey
+	case wr.Opcode == WRFlush:
+		w.Imm, w.CompareAdd = transport.FlushImm(wr.Flush.Placement, wr.Flush.Level), uint64(wr.Flush.Length)
 	}
 	q.sq.publish()
 	return nil
@@ -123,6 +128,9 @@ func (q *QP) checkSend(wr *SendWR) (field string, err error) {
 	}
 	if wr.local() {
 		return q.checkLocal(wr)
+	}
+	if field, err := checkWord(wr); err != nil {
+		return field, err
 	}
 	if wr.Flags&Inline != 0 {
 		switch {

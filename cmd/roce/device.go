@@ -46,6 +46,7 @@ type deviceLimits struct {
 	MaxInline     int    `json:"max_inline_data"`
 	MaxQPRdAtom   int    `json:"max_qp_rd_atom"`
 	MaxQPInitRdAt int    `json:"max_qp_init_rd_atom"`
+	AtomicCap     string `json:"atomic_cap"`
 	PhysPortCount int    `json:"phys_port_cnt"`
 }
 
@@ -134,6 +135,6 @@ func limitsOf(a netip.Addr) (*deviceLimits, error) {
 	}
 	return &deviceLimits{
 		MaxMRSize: q.MaxMRSize, MaxMsgSize: port.MaxMsg, MaxQP: q.MaxQP, MaxQPWR: q.MaxQPWR, MaxSGE: q.MaxSGE, MaxCQE: q.MaxCQE, MaxSRQWR: q.MaxSRQWR,
-		MaxInline: q.MaxInline, MaxQPRdAtom: q.MaxQPRdAtom, MaxQPInitRdAt: q.MaxQPInitRdAt, PhysPortCount: q.PhysPortCount,
+		MaxInline: q.MaxInline, MaxQPRdAtom: q.MaxQPRdAtom, MaxQPInitRdAt: q.MaxQPInitRdAt, AtomicCap: q.AtomicCap.String(), PhysPortCount: q.PhysPortCount,
 	}, nil
 }

@@ -91,6 +91,7 @@ func printDevice(w io.Writer, d *deviceInfo) {
 		line("  ", "max_inline_data", "%d", l.MaxInline)
 		line("  ", "max_qp_rd_atom", "%d", l.MaxQPRdAtom)
 		line("  ", "max_qp_init_rd_atom", "%d", l.MaxQPInitRdAt)
+		line("  ", "atomic_cap", "%s", l.AtomicCap)
 		line("  ", "phys_port_cnt", "%d", l.PhysPortCount)
 	}
 	line("  ", "port", "1")

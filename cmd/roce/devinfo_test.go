@@ -104,5 +104,6 @@ func TestDevinfoJSON(t *testing.T) {
 		devices[].limits.max_inline_data number
 		devices[].limits.max_qp_rd_atom number
 		devices[].limits.max_qp_init_rd_atom number
+		devices[].limits.atomic_cap string
 		devices[].limits.phys_port_cnt number`)
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/goroce/goroce/roce/netio"
 )
 
+// everything is what a peer may do to memory that is not that of a file.
+const everything = roce.RemoteWrite | roce.RemoteRead | roce.RemoteAtomic | roce.FlushGlobal
+
 // Endpoint is one side of a connection: a device with one connected queue pair,
 // whose sends and receives complete on CQ, and a registered buffer.
 type Endpoint struct {
@@ -59,7 +62,7 @@ func (o Options) Pair(tb testing.TB) (a, b *Endpoint) {
 func Connect(tb testing.TB, a, b *Endpoint, c roce.Conn) {
 	tb.Helper()
 	if c.Access == 0 {
-		c.Access = roce.RemoteWrite | roce.RemoteRead
+		c.Access = everything
 	}
 	for _, end := range [][2]*Endpoint{{a, b}, {b, a}} {
 		peer := roce.Remote{Addr: end[1].Dev.Addr(), QPN: end[1].QP.Num(), PSN: end[1].QP.PSN()}
@@ -101,7 +104,7 @@ func New(tb testing.TB, dev *roce.Device, o Options) *Endpoint {
 	o.QP.SendCQ, o.QP.RecvCQ = e.CQ, e.CQ
 	e.QP, err = e.PD.CreateQP(o.QP)
 	must(tb, err)
-	e.MR, err = e.PD.RegisterMR(make([]byte, o.Memory), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead)
+	e.MR, err = e.PD.RegisterMR(make([]byte, o.Memory), roce.LocalWrite|everything)
 	must(tb, err)
 	return e
 }
