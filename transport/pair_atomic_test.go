@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"testing"
 
 	"github.com/goroce/goroce/mem"
 )
@@ -46,4 +47,17 @@ func (e *pairEnd) postAtomic(op WROpcode, flags SendFlags) {
 	e.sq.post(w, sges, nil)
 	e.next++
 	e.q.Kick(e.p.now)
+}
+
+// Atomics are executed once whatever single fault or two losses the network has (IBTA 9.4.5, A19).
+func TestPairEveryFaultOfAtomics(t *testing.T) {
+	pairEveryFault(t, []int{0}, func(e *pairEnd) {
+		e.postAtomic(WRAtomicFetAdd, Signaled)
+		e.post(WRWrite, 1, Signaled)
+		e.postAtomic(WRAtomicWrite, 0)
+		e.postAtomic(WRFlush, Signaled)
+		e.post(WRRead, 300, Signaled)
+		e.postAtomic(WRAtomicCmpSwp, Fence)
+		e.postAtomic(WRAtomicFetAdd, Signaled)
+	})
 }
