@@ -115,7 +115,7 @@ func TestUCSender(t *testing.T) {
 			wc 1 local QP operation error
 			state SQE
 			modify rts
-			post 2 ATOMIC 8
+			post 2 FADD 8
 			wc 2 local QP operation error
 			count req_cqe_error 2`},
 		{"IBTA 10.3.1.5: SQD finishes the message that was begun, then tells", `
