@@ -168,7 +168,7 @@ func TestPersist(t *testing.T) {
 	tab := NewTable(seeded(1))
 	var got []byte
 	var fail error
-	tab.SetSync(func(b []byte) error { got = b; return fail })
+	tab.SetSync(func(b []byte) error { got = b; return fail }, nil)
 	buf := make([]byte, 100)
 	r := register(t, tab, buf, 1, FlushGlobal|FlushPersistent, 0x1000)
 	global := register(t, tab, buf, 1, FlushGlobal, 0x2000)
@@ -216,6 +216,17 @@ func TestPersist(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes, want %v", tt.rule, s, c.Len(), tt.want)
 		}
 	}
+	tab.SetSync(func([]byte) error { return nil }, func(b []byte) error {
+		if len(b) == 100 {
+			return errors.New("volatile")
+		}
+		return nil
+	})
+	var re *RegisterError
+	if _, err := tab.Register(buf, 1, FlushPersistent, 0); !errors.As(err, &re) || re.Field != "access" {
+		t.Errorf("volatile memory: %v", err)
+	}
+	register(t, tab, buf[1:], 1, FlushPersistent, 0)
 	c.RemoteRegion(tab, 1, r.Key(), FlushPersistent)
 	if err := tab.Deregister(r); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 	b := make([]byte, len(w.model))
 	r := w.tab.region(e.LKey)
-	w.tab.SetSync(func([]byte) error { return nil })
+	w.tab.SetSync(func([]byte) error { return nil }, nil)
 	atomics := register(t, w.tab, aligned(64, 0), 1, LocalWrite|RemoteAtomic|RemoteWrite|FlushPersistent, 0x1000)
 	var c Cursor
 	c.Grow(MaxSGE)

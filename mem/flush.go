@@ -1,12 +1,33 @@
 package mem
 
+import "errors"
+
 // Sync makes memory persistent: afterwards the contents of b survive a loss of
 // power, as after msync(2). It may block. An error says that they may not.
 type Sync func(b []byte) error
 
-// SetSync says how FLUSH makes regions with FlushPersistent persistent. Without
-// it none can be registered. It is to be called before the first Register.
-func (t *Table) SetSync(f Sync) { t.sync = f }
+// SetSync says how FLUSH makes regions with FlushPersistent persistent; without
+// it none can be registered. check, if not nil, says why some memory cannot be
+// made persistent, when it is to be registered. SetSync is to be called before
+// anything is registered.
+func (t *Table) SetSync(f Sync, check func(b []byte) error) { t.sync, t.checkSync = f, check }
+
+// checkPersistent says why memory cannot be registered with FlushPersistent.
+func (t *Table) checkPersistent(b []byte) error {
+	err := errNoSync
+	if t.sync != nil {
+		err = nil
+		if t.checkSync != nil {
+			err = t.checkSync(b)
+		}
+	}
+	if err != nil {
+		return &RegisterError{"access", "FLUSH_PERSISTENT: " + err.Error()}
+	}
+	return nil
+}
+
+var errNoSync = errors.New("memory cannot be made persistent here")
 
 // RemoteRegion opens all of the region, or window, that a peer named with rkey, as
 // FLUSH of a whole region does (IBTA A19, selectivity level). It checks and answers as

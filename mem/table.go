@@ -42,11 +42,12 @@ const MaxObjects = 1 << 23
 // publishes it as a whole. What is hashed is the upper 24 bits of the key, which
 // an object keeps for life.
 type Table struct {
-	slots atomic.Pointer[slots]
-	rand  io.Reader
-	sync  Sync // makes memory persistent, or nil
-	live  int  // objects
-	used  int  // slots not empty: live ones and tombstones
+	slots     atomic.Pointer[slots]
+	rand      io.Reader
+	sync      Sync                 // makes memory persistent, or nil
+	checkSync func(b []byte) error // whether it can, or nil
+	live      int                  // objects
+	used      int                  // slots not empty: live ones and tombstones
 }
 
 type slots struct {
@@ -178,8 +179,10 @@ func (t *Table) checkRegister(buf []byte, acc Access, iova uint64) error {
 			return &RegisterError{"access", right.String() + " needs LOCAL_WRITE"}
 		}
 	}
-	if acc&FlushPersistent != 0 && t.sync == nil {
-		return &RegisterError{"access", "FLUSH_PERSISTENT: memory cannot be made persistent here"}
+	if acc&FlushPersistent != 0 {
+		if err := t.checkPersistent(buf); err != nil {
+			return err
+		}
 	}
 	if acc&ZeroBased != 0 && iova != 0 {
 		return &RegisterError{"iova", fmt.Sprintf("%#x: a ZERO_BASED region starts at 0", iova)}

@@ -61,7 +61,7 @@ func Open(cfg Config) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
-	d.mem.SetSync(msync)
+	d.mem.SetSync(msync, checkPersistent)
 	d.events.more = make(chan struct{}, 1)
 	d.events.lost = func() { d.port.engine.count(dropEvent) }
 	if d.guid, err = d.random64(); err != nil {

@@ -2,12 +2,11 @@ package roce
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"unsafe"
-
-	"github.com/goroce/goroce/mem"
 )
 
 // checkPersistent says whether all of b lies in shared mappings of files: of
@@ -18,7 +17,7 @@ func checkPersistent(b []byte) error {
 	}
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
-		return fmt.Errorf("roce: FLUSH_PERSISTENT: %w", err)
+		return err
 	}
 	defer f.Close()
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
@@ -36,7 +35,7 @@ func checkPersistent(b []byte) error {
 		at = to
 	}
 	if at < end {
-		return &mem.RegisterError{Field: "access", Reason: "FLUSH_PERSISTENT needs memory that is a mapping of a file with MAP_SHARED"}
+		return errors.New("the memory is not a mapping of a file with MAP_SHARED")
 	}
 	return nil
 }

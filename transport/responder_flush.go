@@ -147,10 +147,12 @@ func (r *responder) putFlush(now time.Duration, out Outbox, f *flushRequest) int
 // persist makes the next piece of f persistent, if that is asked for, and reports
 // whether some is left.
 func (r *responder) persist(f *flushRequest) (left bool, s mem.Status) {
+	if f.need&mem.FlushPersistent == 0 {
+		return false, mem.OK
+	}
 	r.reads.close() // a READ in mid-answer opens its memory again
 	c := &r.reads.source
-	if s = f.open(r, c); s != mem.OK || f.need&mem.FlushPersistent == 0 {
-		c.Reset()
+	if s = f.open(r, c); s != mem.OK {
 		return false, s
 	}
 	n := min(flushPiece, c.Len()-min(f.done, c.Len()))

@@ -82,7 +82,7 @@ func newRspWorldOf(t *testing.T, typ QPType, a Attr) *rspWorld {
 		tab: mem.NewTable(rand.NewChaCha8([32]byte{1})),
 		reg: map[string]*mem.Region{}, fresh: map[string][]byte{}, guard: map[string][]byte{}, alias: map[string]uint32{"bad": 0xdeadbeef},
 	}
-	w.tab.SetSync(w.sync)
+	w.tab.SetSync(w.sync, nil)
 	w.region("mr", 64<<10, 1, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead|mem.RemoteAtomic|mem.FlushGlobal|mem.FlushPersistent)
 	w.region("ro", 4096, 1, mem.LocalWrite|mem.RemoteRead)
 	w.region("wo", 4096, 1, mem.LocalWrite|mem.RemoteWrite)
