@@ -72,6 +72,7 @@ func TestInterop(t *testing.T) {
 			s.verbs(t)
 			s.paths(t)
 			s.errors(t)
+			s.windows(t)
 			s.loss(t)
 			s.beside(t, bin)
 		})

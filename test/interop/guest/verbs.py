@@ -13,7 +13,7 @@ import time
 from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
@@ -28,6 +28,7 @@ ACCESS = {
     'remote_write': e.IBV_ACCESS_REMOTE_WRITE,
     'remote_read': e.IBV_ACCESS_REMOTE_READ,
     'remote_atomic': e.IBV_ACCESS_REMOTE_ATOMIC,
+    'mw_bind': e.IBV_ACCESS_MW_BIND,
 }
 VERBS = {
     'SEND': e.IBV_WR_SEND,
@@ -35,17 +36,23 @@ VERBS = {
     'WRITE': e.IBV_WR_RDMA_WRITE,
     'WRITE_IMM': e.IBV_WR_RDMA_WRITE_WITH_IMM,
     'READ': e.IBV_WR_RDMA_READ,
+    'SEND_INV': e.IBV_WR_SEND_WITH_INV,
+    'BIND_MW': e.IBV_WR_BIND_MW,
+    'LOCAL_INV': e.IBV_WR_LOCAL_INV,
 }
 OPCODES = {
     e.IBV_WC_SEND: 'SEND',
     e.IBV_WC_RDMA_WRITE: 'WRITE',
     e.IBV_WC_RDMA_READ: 'READ',
+    e.IBV_WC_BIND_MW: 'BIND_MW',
+    e.IBV_WC_LOCAL_INV: 'LOCAL_INV',
     e.IBV_WC_RECV: 'RECV',
     e.IBV_WC_RECV_RDMA_WITH_IMM: 'RECV_IMM',
 }
 # ibv_wc_status_str of the statuses that can occur here.
 STATUS = {
     0: 'success', 1: 'local length error', 2: 'local QP operation error', 4: 'local protection error', 5: 'Work Request Flushed Error',
+    6: 'memory management operation error',
     9: 'remote invalid request error', 10: 'remote access error', 11: 'remote operation error', 12: 'transport retry counter exceeded',
     13: 'RNR retry counter exceeded',
 }
@@ -71,6 +78,7 @@ def swap32(v):
 class Peer:
     def __init__(self):
         self.mrs = {}
+        self.mws = {}
         self.qps = {}
 
     def open(self, r):
@@ -98,6 +106,15 @@ class Peer:
         m.write(bytes(r['len']), r['len'], 0)
         self.mrs[r['mr']] = m
         return {'va': m.buf, 'rkey': m.rkey}
+
+    def mw(self, r):
+        w = MW(self.pd, e.IBV_MW_TYPE_1 if r['type'] == 1 else e.IBV_MW_TYPE_2)
+        self.mws[r['mw']] = w, r['type']
+        return {'rkey': w.rkey}
+
+    def bind_info(self, wr):
+        s = wr['sges'][0]
+        return MWBindInfo(self.mrs[s['mr']], self.mrs[s['mr']].buf + s['off'], s['len'], access(wr.get('access')))
 
     def qp(self, r):
         depth = r.get('depth', 64)
@@ -159,16 +176,34 @@ class Peer:
     def send(self, r):
         head = None
         alive = []
+        answer = {}
         for wr in reversed(r['wrs']):
+            if wr['verb'] == 'BIND_MW':
+                mw, kind = self.mws[wr['mw']]
+                if kind == 1:
+                    self.qps[r['qp']].bind_mw(mw, MWBind(self.bind_info(wr), e.IBV_SEND_SIGNALED, wr['id']))
+                    return {'rkey': mw.rkey}
+                w = SendWR(wr['id'], opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED, next_wr=head)
+                w.set_bind_wr(mw, self.bind_info(wr))
+                if head is None:
+                    answer = {'rkey': w.rkey}
+                head = w
+                alive.append(w)
+                continue
+            if wr['verb'] == 'LOCAL_INV':
+                # The key is in the same place as immediate data, but in the order of the host.
+                head = SendWR(wr['id'], opcode=e.IBV_WR_LOCAL_INV, imm_data=wr['inv'], send_flags=e.IBV_SEND_SIGNALED, next_wr=head)
+                alive.append(head)
+                continue
             sg = self.sges(wr)
-            w = SendWR(wr['id'], opcode=VERBS[wr['verb']], num_sge=len(sg), imm_data=swap32(wr.get('imm', 0)), sg=sg,
+            w = SendWR(wr['id'], opcode=VERBS[wr['verb']], num_sge=len(sg), imm_data=wr['inv'] if wr['verb'] == 'SEND_INV' else swap32(wr.get('imm', 0)), sg=sg,
                        send_flags=e.IBV_SEND_SIGNALED, next_wr=head)
-            if wr['verb'] not in ('SEND', 'SEND_IMM'):
+            if wr['verb'] not in ('SEND', 'SEND_IMM', 'SEND_INV'):
                 w.set_wr_rdma(wr.get('rkey', 0), wr.get('raddr', 0))
             head = w
             alive.append(w)
         self.qps[r['qp']].post_send(head)
-        return {}
+        return answer
 
     def poll(self, r):
         found = []
@@ -202,6 +237,8 @@ class Peer:
     def destroy(self, r):
         if r.get('qp'):
             self.qps.pop(r['qp']).close()
+        if r.get('mw'):
+            self.mws.pop(r['mw'])[0].close()
         if r.get('mr'):
             self.mrs.pop(r['mr']).close()
         return {}
@@ -220,6 +257,9 @@ def completion(wc):
         if wc.wc_flags & e.IBV_WC_WITH_IMM:
             c['has_imm'] = True
             c['imm'] = swap32(wc.imm_data)
+        if wc.wc_flags & e.IBV_WC_WITH_INV:
+            c['has_inv'] = True
+            c['inv'] = wc.imm_data
     return c
 
 

@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	p := &peer{mrs: map[int]*roce.MR{}, qps: map[int]*roce.QP{}}
+	p := &peer{mrs: map[int]*roce.MR{}, mws: map[int]*roce.MW{}, qps: map[int]*roce.QP{}}
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	out := json.NewEncoder(os.Stdout)
@@ -47,6 +47,7 @@ type peer struct {
 	pd  *roce.PD
 	cq  *roce.CQ
 	mrs map[int]*roce.MR
+	mws map[int]*roce.MW
 	qps map[int]*roce.QP
 }
 
@@ -71,6 +72,8 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 		return p.open(r)
 	case "mr":
 		return p.register(r)
+	case "mw":
+		return p.window(r)
 	case "qp":
 		return p.create(r)
 	case "connect":
@@ -84,7 +87,7 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 	case "recv":
 		return res, p.postRecv(qp, r.WRs)
 	case "send":
-		return res, p.postSend(qp, r.WRs)
+		return p.postSend(qp, r.WRs)
 	case "poll":
 		return p.poll(r)
 	case "events":
@@ -149,6 +152,15 @@ func (p *peer) register(r *wire.Request) (res wire.Response, err error) {
 	return wire.Response{VA: mr.Addr(), RKey: mr.RKey()}, nil
 }
 
+func (p *peer) window(r *wire.Request) (res wire.Response, err error) {
+	mw, err := p.pd.AllocMW(roce.MWType(r.Type))
+	if err != nil {
+		return res, err
+	}
+	p.mws[r.MW] = mw
+	return wire.Response{RKey: mw.RKey()}, nil
+}
+
 func (p *peer) create(r *wire.Request) (res wire.Response, err error) {
 	qp, err := p.pd.CreateQP(roce.QPConfig{SendCQ: p.cq, MaxSendWR: r.Depth, MaxRecvWR: r.Depth, SigAll: true})
 	if err != nil {
@@ -166,6 +178,10 @@ func (p *peer) destroy(r *wire.Request) error {
 	if mr := p.mrs[r.MR]; mr != nil {
 		delete(p.mrs, r.MR)
 		return mr.Deregister()
+	}
+	if mw := p.mws[r.MW]; mw != nil {
+		delete(p.mws, r.MW)
+		return mw.Dealloc()
 	}
 	return errors.New("no such object")
 }

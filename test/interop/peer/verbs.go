@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -14,6 +15,7 @@ var accessNames = map[string]roce.Access{
 	"remote_write":  roce.RemoteWrite,
 	"remote_read":   roce.RemoteRead,
 	"remote_atomic": roce.RemoteAtomic,
+	"mw_bind":       roce.MWBind,
 }
 
 func access(names []string) (acc roce.Access, err error) {
@@ -33,12 +35,17 @@ var verbs = map[string]roce.WROpcode{
 	"WRITE":     roce.WRWrite,
 	"WRITE_IMM": roce.WRWriteWithImm,
 	"READ":      roce.WRRead,
+	"SEND_INV":  roce.WRSendWithInv,
+	"BIND_MW":   roce.WRBindMW,
+	"LOCAL_INV": roce.WRLocalInv,
 }
 
 var opcodeNames = map[roce.WCOpcode]string{
 	roce.WCSend:            "SEND",
 	roce.WCWrite:           "WRITE",
 	roce.WCRead:            "READ",
+	roce.WCBindMW:          "BIND_MW",
+	roce.WCLocalInv:        "LOCAL_INV",
 	roce.WCRecv:            "RECV",
 	roce.WCRecvRDMAWithImm: "RECV_IMM",
 }
@@ -113,20 +120,52 @@ func (p *peer) postRecv(qp *roce.QP, wrs []wire.WR) error {
 	return qp.PostRecv(list...)
 }
 
-func (p *peer) postSend(qp *roce.QP, wrs []wire.WR) error {
+// bind binds a window to the piece of its request, under its next key.
+func (p *peer) bind(qp *roce.QP, wr wire.WR, list []roce.SendWR) ([]roce.SendWR, error) {
+	mw := p.mws[wr.MW]
+	if mw == nil || len(wr.SGEs) != 1 || p.mrs[wr.SGEs[0].MR] == nil {
+		return nil, errors.New("a bind needs a window and a piece of a region")
+	}
+	piece := wr.SGEs[0]
+	acc, err := access(wr.Access)
+	if err != nil {
+		return nil, err
+	}
+	mr := p.mrs[piece.MR]
+	addr := mr.Addr() + uint64(piece.Off)
+	if mw.Type() == roce.MWType1 {
+		return list, qp.BindMW(mw, roce.BindWR{ID: wr.ID, Flags: roce.Signaled, MR: mr, Addr: addr, Length: uint64(piece.Len), Access: acc})
+	}
+	return append(list, roce.SendWR{
+		ID: wr.ID, Opcode: roce.WRBindMW, Flags: roce.Signaled, MW: mw, RKey: roce.IncRKey(mw.RKey()),
+		MR: mr, Addr: addr, Length: uint64(piece.Len), Access: acc,
+	}), nil
+}
+
+func (p *peer) postSend(qp *roce.QP, wrs []wire.WR) (res wire.Response, err error) {
 	var list []roce.SendWR
 	for _, wr := range wrs {
 		op, ok := verbs[wr.Verb]
 		if !ok {
-			return fmt.Errorf("unknown verb %q", wr.Verb)
+			return res, fmt.Errorf("unknown verb %q", wr.Verb)
+		}
+		if op == roce.WRBindMW {
+			if list, err = p.bind(qp, wr, list); err != nil {
+				return res, err
+			}
+			continue
 		}
 		sges, err := p.sges(wr.SGEs)
 		if err != nil {
-			return err
+			return res, err
 		}
-		list = append(list, roce.SendWR{ID: wr.ID, Opcode: op, Flags: roce.Signaled, SGE: sges, Imm: wr.Imm, RemoteAddr: wr.RemoteVA, RKey: wr.RKey})
+		list = append(list, roce.SendWR{ID: wr.ID, Opcode: op, Flags: roce.Signaled, SGE: sges, Imm: wr.Imm, RemoteAddr: wr.RemoteVA, RKey: wr.RKey, InvalidateRKey: wr.Inv})
 	}
-	return qp.PostSend(list...)
+	err = qp.PostSend(list...)
+	if n := len(wrs); err == nil && n > 0 && wrs[n-1].Verb == "BIND_MW" {
+		res.RKey = p.mws[wrs[n-1].MW].RKey()
+	}
+	return res, err
 }
 
 func completion(wc roce.WC) wire.WC {
@@ -135,6 +174,9 @@ func completion(wc roce.WC) wire.WC {
 		c.Opcode = opcodeNames[wc.Opcode]
 		if wc.Flags&roce.WCWithImm != 0 {
 			c.HasImm, c.Imm = true, wc.Imm
+		}
+		if wc.Flags&roce.WCWithInv != 0 {
+			c.HasInv, c.Inv = true, wc.Imm
 		}
 	}
 	return c

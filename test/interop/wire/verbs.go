@@ -7,26 +7,30 @@ import "crypto/sha3"
 //
 //	open     Addr: open the device that owns this local address; answers GID, MTU (bytes, the largest path MTU)
 //	mr       MR, Len, Access: register fresh zeroed memory; answers VA and RKey
+//	mw       MW, Type (1 or 2): allocate a memory window; answers RKey
 //	qp       QP, Depth: create an RC queue pair, state RESET; answers QPN
 //	connect  QP and the connection attributes: RESET, INIT, RTR, RTS
 //	fill     MR, Off, Len, Seed: write the pattern; an empty Seed means that many bytes of value Byte
 //	check    MR, Off, Len, Seed (or Byte): compare; answers Bad (how many bytes differ) and First (offset of the first)
 //	recv     QP, WRs: post receives as one list
-//	send     QP, WRs: post send requests as one list
+//	send     QP, WRs: post send requests as one list; answers RKey if the last is a BIND_MW: the window's new key. The bind of a
+//	         window of type 1 is a list of its own
 //	poll     N, TimeoutMS: wait for N completions; answers those that came
 //	events   TimeoutMS, N: wait for N asynchronous events; answers those that came
 //	state    QP: answers State and PathMigState
 //	arm      QP, SrcPort: load an alternate path from this source port and rearm (only on this stack, as migrate)
 //	migrate  QP: change to the alternate path
-//	destroy  QP or MR (the one that is not 0)
+//	destroy  QP, MR or MW (the one that is not 0)
 //	quit     end the program
 type Request struct {
 	Op     string   `json:"op"`
 	Addr   string   `json:"addr,omitempty"`
 	MR     int      `json:"mr,omitempty"`
+	MW     int      `json:"mw,omitempty"`
+	Type   int      `json:"type,omitempty"`
 	QP     int      `json:"qp,omitempty"`
 	Depth  int      `json:"depth,omitempty"`
-	Access []string `json:"access,omitempty"` // local_write, remote_write, remote_read, remote_atomic
+	Access []string `json:"access,omitempty"` // local_write, remote_write, remote_read, remote_atomic, mw_bind
 	Off    int      `json:"off,omitempty"`
 	Len    int      `json:"len,omitempty"`
 	Seed   string   `json:"seed,omitempty"`
@@ -54,11 +58,15 @@ type Request struct {
 // WR is a send or receive work request. Verb, RemoteVA, RKey and Imm are for sends only.
 type WR struct {
 	ID       uint64 `json:"id"`
-	Verb     string `json:"verb,omitempty"` // SEND, SEND_IMM, WRITE, WRITE_IMM, READ
+	Verb     string `json:"verb,omitempty"` // SEND, SEND_IMM, SEND_INV, WRITE, WRITE_IMM, READ, BIND_MW, LOCAL_INV
 	SGEs     []SGE  `json:"sges,omitempty"`
 	RemoteVA uint64 `json:"raddr,omitempty"`
 	RKey     uint32 `json:"rkey,omitempty"`
 	Imm      uint32 `json:"imm,omitempty"` // as a number; it travels most significant byte first
+
+	Inv    uint32   `json:"inv,omitempty"`    // the key that SEND_INV and LOCAL_INV close
+	MW     int      `json:"mw,omitempty"`     // BIND_MW: the window, bound to the piece that SGEs has
+	Access []string `json:"access,omitempty"` // BIND_MW: its rights
 }
 
 // SGE is a piece of a region: Len bytes from offset Off.
@@ -68,7 +76,7 @@ type SGE struct {
 	Len int `json:"len"`
 }
 
-// WC is a completion. Status is libibverbs' number; Opcode is one of SEND, WRITE, READ, RECV, RECV_IMM and means something only when
+// WC is a completion. Status is libibverbs' number; Opcode is one of SEND, WRITE, READ, BIND_MW, LOCAL_INV, RECV, RECV_IMM and means something only when
 // Status is 0; Len is meaningful for receives and READs.
 type WC struct {
 	ID     uint64 `json:"id"`
@@ -76,6 +84,8 @@ type WC struct {
 	Text   string `json:"text"`
 	Opcode string `json:"opcode,omitempty"`
 	Len    int    `json:"len"`
+	HasInv bool   `json:"has_inv,omitempty"`
+	Inv    uint32 `json:"inv,omitempty"` // the key that the message has closed
 	HasImm bool   `json:"has_imm,omitempty"`
 	Imm    uint32 `json:"imm,omitempty"`
 	QPN    uint32 `json:"qpn,omitempty"`
