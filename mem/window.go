@@ -66,7 +66,7 @@ type Bind struct {
 // WindowAccess are the rights that a window can have; unknown optional ones are
 // ignored. With ZeroBased, which is for type 2 only, peers name its first byte by
 // address 0.
-const WindowAccess = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | ZeroBased
+const WindowAccess = remoteRights | ZeroBased
 
 // remoteRights are those by which a peer, and not the own side, uses a key.
 const remoteRights = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | FlushPersistent
@@ -195,7 +195,7 @@ func mayBind(who QP, b *Bind, from *grant) Status {
 		return AccessDenied
 	case b.Access&(RemoteWrite|RemoteAtomic) != 0 && from.acc&LocalWrite == 0:
 		return AccessDenied // C10-74
-	case b.Access&^from.acc&FlushGlobal != 0:
+	case b.Access&^from.acc&(FlushGlobal|FlushPersistent) != 0:
 		return AccessDenied // how a region is flushed is decided with the region
 	}
 	return from.covers(b.Addr, b.Length) // C10-75

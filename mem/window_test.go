@@ -110,6 +110,12 @@ func TestBindRules(t *testing.T) {
 		{"an unknown right", "1 2A 2B", func(s *shop, b *bind) { b.Access = 1 << 15 }, AccessDenied},
 		{"an unknown optional right", "1 2A 2B", func(s *shop, b *bind) { b.Access |= 1 << 29 }, OK},
 		{"FLUSH only as the region allows it", "1 2A 2B", func(s *shop, b *bind) { b.Access = FlushGlobal }, AccessDenied},
+		{"FLUSH to persistence only as the region allows it", "1 2A 2B", func(s *shop, b *bind) {
+			b.LKey, b.Addr, b.Access = register(t, s.Table, s.buf, thePD, MWBind|FlushGlobal, 0x50000).Key(), 0x50000, FlushGlobal|FlushPersistent
+		}, AccessDenied},
+		{"FLUSH that the region allows", "1 2A 2B", func(s *shop, b *bind) {
+			b.LKey, b.Addr, b.Access = register(t, s.Table, s.buf, thePD, MWBind|FlushGlobal, 0x50000).Key(), 0x50000, FlushGlobal
+		}, OK},
 		{"an atomic would not be aligned in memory", "2A 2B", func(s *shop, b *bind) { b.Addr, b.Access = 0x10104, RemoteAtomic|ZeroBased }, Misaligned},
 		{"no such window", "1 2A 2B", func(s *shop, b *bind) { b.key ^= 1 << 8 }, BadKey},
 		{"a region instead of a window", "1 2A 2B", func(s *shop, b *bind) { b.key = s.mr.Key() }, WrongKind},
