@@ -28,13 +28,21 @@ var perfTests = []*perfTest{
 	{name: "write_lat", title: "RDMA_Write Latency Test", opcode: roce.WRWrite, latency: true, order: perftest.Order{Early: true}, hangsUp: true},
 	{name: "read_bw", title: "RDMA_Read BW Test", opcode: roce.WRRead},
 	{name: "read_lat", title: "RDMA_Read Latency Test", opcode: roce.WRRead, latency: true, order: perftest.Order{Early: true}},
+	{name: "atomic_bw", title: "Atomic %s BW Test", opcode: roce.WRAtomicFetAdd},
+	{name: "atomic_lat", title: "Atomic %s Latency Test", opcode: roce.WRAtomicFetAdd, latency: true, order: perftest.Order{Early: true}},
 }
 
 // sends reports whether messages go into receives.
 func (t *perfTest) sends() bool { return t.opcode == roce.WRSend }
 
+// atomic reports whether the operations are FetchAdd or CmpSwap, as -A says.
+func (t *perfTest) atomic() bool { return t.opcode == roce.WRAtomicFetAdd }
+
+// fetches reports whether the client gets something from the server's memory.
+func (t *perfTest) fetches() bool { return t.opcode == roce.WRRead || t.atomic() }
+
 // pingPongs reports whether both sides send messages in turn.
-func (t *perfTest) pingPongs() bool { return t.latency && t.opcode != roce.WRRead }
+func (t *perfTest) pingPongs() bool { return t.latency && !t.fetches() }
 
 // The limits and defaults of perftest.
 const (
@@ -42,7 +50,7 @@ const (
 	perfMaxIters  = 100000000
 	perfMaxDepth  = 15000
 	perfMaxQPs    = 1024     // perftest has 16384
-	perfMaxOuts   = 16       // READs that a queue pair may have under way
+	perfMaxOuts   = 16       // READs and atomics that a queue pair may have under way
 	perfMaxAll    = 1 << 23  // the largest size of -a
 	perfPeakUpTo  = 20000    // more messages have no peak
 	perfModerated = 8192     // longer messages are all signaled
@@ -67,14 +75,35 @@ type perfOptions struct {
 	txDepth  int
 	rxDepth  int
 	postList int
-	outs     int // READs under way
+	outs     int  // READs or atomics under way
+	cmpSwap  bool // CmpSwap instead of FetchAdd
 	verify   bool
+	ackTime  int // a code: 4.096 us times 2 to this power
 	gbits    bool
 	json     bool
 	timeout  time.Duration
 }
 
 func (o *perfOptions) client() bool { return o.server != "" }
+
+// opcode returns the operation of the client's requests.
+func (o *perfOptions) opcode() roce.WROpcode {
+	if o.cmpSwap {
+		return roce.WRAtomicCmpSwp
+	}
+	return o.test.opcode
+}
+
+// title is what stands above the table.
+func (o *perfOptions) title() string {
+	if !o.test.atomic() {
+		return o.test.title
+	}
+	return fmt.Sprintf(o.test.title, atomicTypes[o.cmpSwap])
+}
+
+// atomicTypes are the values of -A, by whether they mean CmpSwap.
+var atomicTypes = map[bool]string{false: "FETCH_AND_ADD", true: "CMP_AND_SWAP"}
 
 // sizes are the sizes of the messages to measure.
 func (o *perfOptions) sizes() []int {
@@ -122,13 +151,14 @@ func (a *app) perfTestCommand(t *perfTest) *cobra.Command {
 		o         = perfOptions{test: t, qps: 1, txDepth: 1, postList: 1}
 		dev, addr string
 		conn      string
+		atomic    string
 		mtu       int
 		size      uint64
 		seconds   int
 		ibPort    int
 		ignored   bool
 	)
-	what := map[roce.WROpcode]string{roce.WRSend: "SEND", roce.WRWrite: "RDMA WRITE", roce.WRRead: "RDMA READ"}[t.opcode]
+	what := map[roce.WROpcode]string{roce.WRSend: "SEND", roce.WRWrite: "RDMA WRITE", roce.WRRead: "RDMA READ", roce.WRAtomicFetAdd: "atomic operations"}[t.opcode]
 	short, defSize, defIters := "Latency of "+what, 2, 1000
 	if !t.latency {
 		short, defSize = "Throughput of "+what, 65536
@@ -136,6 +166,9 @@ func (a *app) perfTestCommand(t *perfTest) *cobra.Command {
 		if t.opcode == roce.WRWrite {
 			defIters = 5000
 		}
+	}
+	if t.atomic() {
+		defSize = 8
 	}
 	cmd := &cobra.Command{
 		Use:   t.name + " [flags] [SERVER]",
@@ -167,6 +200,9 @@ does not answer, wrong data), 2 wrong usage.`,
 			if size < 1 || size > maxMessage {
 				return usagef(cmd, "-s %d: a message has 1 to %d bytes", size, maxMessage)
 			}
+			if o.cmpSwap = atomic == atomicTypes[true]; !o.cmpSwap && atomic != atomicTypes[false] && t.atomic() {
+				return usagef(cmd, "-A %s: there are %s and %s", atomic, atomicTypes[false], atomicTypes[true])
+			}
 			o.size = int(size)
 			o.duration = time.Duration(seconds) * time.Second
 			if err := o.check(cmd); err != nil {
@@ -186,8 +222,12 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.Uint16VarP(&o.port, "port", "p", perftest.Port, "TCP port to listen on or connect to")
 	f.IntVarP(&o.gidIndex, "gid-index", "x", 0, "index of the local GID")
 	f.StringVarP(&conn, "connection", "c", "RC", "transport service")
-	f.Uint64VarP(&size, "size", "s", uint64(defSize), "bytes of a message")
-	f.BoolVarP(&o.all, "all", "a", false, "all sizes from 2 to 2^23 in powers of two")
+	if size = uint64(defSize); t.atomic() {
+		f.StringVarP(&atomic, "atomic_type", "A", atomicTypes[false], "or "+atomicTypes[true])
+	} else {
+		f.Uint64VarP(&size, "size", "s", size, "bytes of a message")
+		f.BoolVarP(&o.all, "all", "a", false, "all sizes from 2 to 2^23 in powers of two")
+	}
 	f.IntVarP(&o.iters, "iters", "n", defIters, "messages of each queue pair")
 	f.IntVarP(&seconds, "duration", "D", 0, "seconds to run, instead of -n")
 	f.IntVarP(&mtu, "mtu", "m", 0, "path MTU, at most (default: what the interface allows)")
@@ -200,9 +240,10 @@ does not answer, wrong data), 2 wrong usage.`,
 	if t.sends() {
 		f.IntVarP(&o.rxDepth, "rx-depth", "r", 512, "receives of a queue pair")
 	}
-	if t.opcode == roce.WRRead {
-		f.IntVarP(&o.outs, "outs", "o", 16, "READs of a queue pair under way on the wire")
+	if t.fetches() {
+		f.IntVarP(&o.outs, "outs", "o", perfMaxOuts, "READs and atomics of a queue pair under way on the wire")
 	}
+	f.IntVarP(&o.ackTime, "qp-timeout", "u", 14, "how long to wait for an acknowledgement: 4.096 us times 2 to the power of this, 0 for ever")
 	f.BoolVarP(&ignored, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
 	f.BoolVar(&o.verify, "verify", false, "verify the data, on both sides")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
@@ -221,6 +262,7 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		{"q", o.qps, 1, perfMaxQPs},
 		{"t", o.txDepth, 1, perfMaxDepth},
 		{"l", o.postList, 1, o.txDepth},
+		{"u", o.ackTime, 0, 31},
 	} {
 		if f.n < f.low || f.n > f.high {
 			return usagef(cmd, "-%s %d: allowed are %d to %d", f.flag, f.n, f.low, f.high)
@@ -229,7 +271,7 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 	switch {
 	case o.test.sends() && (o.rxDepth < 1 || o.rxDepth > perfMaxDepth):
 		return usagef(cmd, "-r %d: allowed are 1 to %d", o.rxDepth, perfMaxDepth)
-	case o.test.opcode == roce.WRRead && (o.outs < 1 || o.outs > perfMaxOuts):
+	case o.test.fetches() && (o.outs < 1 || o.outs > perfMaxOuts):
 		return usagef(cmd, "-o %d: allowed are 1 to %d", o.outs, perfMaxOuts)
 	case given("duration") && o.duration <= 0:
 		return usagef(cmd, "-D %d: at least one second is needed", int(o.duration/time.Second))

@@ -12,8 +12,8 @@ import (
 // pollBatch is how many completions are taken at a time.
 const pollBatch = 64
 
-// requests is the client's side of a bandwidth test, or of READ latency, where one
-// request is under way at a time.
+// requests is the client's side of a bandwidth test, or of the latency of READs and
+// atomics, where one request is under way at a time.
 type requests struct {
 	*perfRun
 	size  int
@@ -26,7 +26,7 @@ type requests struct {
 	done       uint64  // completed, as far as they are signaled
 	postedAt   []int64 // ns since begin, of each message; nil without a peak
 	doneAt     []progress
-	lat        *latencies // of READ latency
+	lat        *latencies // of a latency test
 }
 
 // progress says that so many messages had completed at a time.
@@ -143,7 +143,10 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 	slot := int(f.posted % uint64(len(f.sges)))
 	f.posted++
 	f.tail++
-	*wr = roce.SendWR{Opcode: b.o.test.opcode, SGE: f.sges[slot : slot+1 : slot+1]}
+	*wr = roce.SendWR{Opcode: b.o.opcode(), SGE: f.sges[slot : slot+1 : slot+1]}
+	if b.o.test.atomic() && !b.o.cmpSwap {
+		wr.CompareAdd = 1 // CmpSwap compares with 0 and stores 0, as there
+	}
 	if b.o.test.opcode != roce.WRSend {
 		peer := &b.ep.peers[f.k]
 		wr.RemoteAddr, wr.RKey = peer.VAddr+uint64(b.check.remoteSlot(slot)*perfStride(b.size)), peer.RKey
@@ -155,7 +158,7 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 		f.tail = 0
 	}
 	if b.o.verify {
-		b.check.beforeRequest(b, f, slot)
+		b.check.beforeRequest(b, f, slot, wr)
 	}
 	b.posted++
 	if b.postedAt != nil || b.lat != nil {

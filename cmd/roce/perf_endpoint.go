@@ -57,13 +57,15 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 	e.area = o.area(cycle)
 	e.buf = make([]byte, 2*e.area*o.qps)
 	access := roce.RemoteWrite
-	if o.test.opcode == roce.WRRead {
-		access = roce.RemoteRead
-	} else if o.verify {
-		access |= roce.RemoteRead // the client looks at what it has written
-	}
-	if o.test.sends() {
+	switch {
+	case o.test.sends():
 		access = 0
+	case o.test.atomic():
+		access = roce.RemoteAtomic
+	case o.test.opcode == roce.WRRead:
+		access = roce.RemoteRead
+	case o.verify:
+		access |= roce.RemoteRead // the client looks at what it has written
 	}
 	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite|access); err != nil {
 		return err
@@ -85,7 +87,7 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 			return err
 		}
 		d := perftest.Dest{OutReads: 1, QPN: q.Num(), PSN: q.PSN(), RKey: e.mr.RKey(), VAddr: e.mr.Addr() + uint64(e.remote(k)), GID: e.gid}
-		if o.test.opcode == roce.WRRead {
+		if o.test.fetches() {
 			d.OutReads = uint16(o.outs)
 		}
 		e.mine = append(e.mine, d)
@@ -128,7 +130,7 @@ func (e *perfEndpoint) connect(peers []perftest.Dest, mtu ib.MTU) error {
 		}
 		err = q.Modify(&roce.Attr{
 			State: roce.StateRTS, SQPSN: e.mine[k].PSN,
-			Timeout: 14, RetryCnt: 7, RNRRetry: 7, // 67 ms; for ever
+			Timeout: ib.AckTimeout(e.o.ackTime), RetryCnt: 7, RNRRetry: 7, // for ever
 			MaxRdAtomic: uint8(max(1, min(p.OutReads, e.mine[k].OutReads))),
 		}, roce.MaskState|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskSQPSN|roce.MaskMaxRdAtomic)
 		if err != nil {

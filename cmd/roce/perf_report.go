@@ -59,7 +59,7 @@ func (t *throughput) row(o *perfOptions) string {
 }
 
 // latency is the result of a latency test: half a round trip for SEND and WRITE, a
-// whole one for READ.
+// whole one for READ and atomics.
 type latency struct {
 	Size    int     `json:"size"`  // bytes
 	Iters   uint64  `json:"iters"` // messages
@@ -173,7 +173,7 @@ var perfRule = strings.Repeat("-", 87) + "\n"
 // head prints what stands above the rows of perftest's table.
 func (r *perfRun) head() {
 	o, t := r.o, r.o.test
-	r.show("%s                    %s\n", perfRule, t.title)
+	r.show("%s                    %s\n", perfRule, o.title())
 	r.show(" Device          : %v\n", r.ep.dev.Addr())
 	r.show(" Number of qps   : %d\t\tTransport type : IB\n", o.qps)
 	r.show(" Connection type : RC\n")
@@ -185,7 +185,7 @@ func (r *perfRun) head() {
 		r.show(" RX depth        : %d\n", o.rxDepth)
 	}
 	r.show(" Mtu             : %d[B]\n Link type       : Ethernet\n GID index       : %d\n", r.mtu.Bytes(), o.gidIndex)
-	if t.opcode == roce.WRRead {
+	if t.fetches() {
 		r.show(" Outstand reads  : %d\n", o.outs)
 	}
 	r.show(" Data ex. method : Ethernet\n%s", perfRule)
@@ -211,7 +211,7 @@ func destLine(t *perfTest, d perftest.Dest) string {
 	if t.opcode == roce.WRRead {
 		s += " OUT " + cHex(4, uint64(d.OutReads))
 	}
-	if !t.sends() {
+	if t.opcode == roce.WRRead || t.opcode == roce.WRWrite {
 		s += fmt.Sprintf(" RKey %s VAddr %s", cHex(8, uint64(d.RKey)), cHex(16, d.VAddr))
 	}
 	var gid []string

@@ -16,9 +16,13 @@ import (
 // perfRow finds the rows of perftest's table: bytes, iterations, and the numbers.
 var perfRow = regexp.MustCompile(`(?m)^ (\d+) +(\d+) +(\d+\.\d\d.*)$`)
 
-// playPerf plays a test with the arguments of both sides and wants success.
+// playPerf plays a test with the arguments of both sides and wants success. Without
+// loss the ACK timeout is a second, so that a busy machine may take its time.
 func (w *world) playPerf(test, both string, server, client []string) (s, c outcome) {
 	w.t.Helper()
+	if w.wrap == nil {
+		both += " -u 18"
+	}
 	s, c = w.play(pingpong{command: "perf " + test, server: append(strings.Fields(both), server...), client: append(strings.Fields(both), client...)})
 	s.want(w.t, "server", 0)
 	c.want(w.t, "client", 0)
@@ -28,6 +32,14 @@ func (w *world) playPerf(test, both string, server, client []string) (s, c outco
 		}
 	}
 	return s, c
+}
+
+// sized adds -s to arguments, but atomics have none.
+func (t *perfTest) sized(args string, size int) string {
+	if t.atomic() {
+		return args
+	}
+	return fmt.Sprintf("%s -s %d", args, size)
 }
 
 // Client and server of every test, in every mode; where data can be verified, all
@@ -59,6 +71,11 @@ func TestPerf(t *testing.T) {
 		{"write_lat", "-n 100 -s 4097 --verify", "4097", "100", [2]int{100, 100}},
 		{"read_lat", "-n 200", "2", "200", [2]int{}},
 		{"read_lat", "-n 200 -s 4099 --verify", "4099", "200", [2]int{0, 200}},
+		{"atomic_bw", "-n 300 -A CMP_AND_SWAP", "8", "300", [2]int{}},
+		{"atomic_bw", "-n 300 -q 3 --verify", "8", "900", [2]int{0, 900}},
+		{"atomic_bw", "-n 300 -o 1 -l 7 -A CMP_AND_SWAP --verify", "8", "300", [2]int{0, 300}},
+		{"atomic_lat", "-n 200", "8", "200", [2]int{}},
+		{"atomic_lat", "-n 200 -A CMP_AND_SWAP --verify", "8", "200", [2]int{0, 200}},
 	} {
 		t.Run(tt.test+" "+tt.both, func(t *testing.T) {
 			t.Parallel()
@@ -66,7 +83,7 @@ func TestPerf(t *testing.T) {
 			for i, o := range []outcome{server, client} {
 				rows := perfRow.FindAllStringSubmatch(o.out, -1)
 				want := 1
-				if tt.test == "read_lat" && i == 0 {
+				if (tt.test == "read_lat" || tt.test == "atomic_lat") && i == 0 {
 					want = 0 // it has nothing to measure
 				}
 				if len(rows) != want || want == 1 && (rows[0][1] != tt.size || rows[0][2] != tt.iters) {
@@ -88,7 +105,7 @@ func TestPerfWithLoss(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.wrap = lossy(0.02)
-			w.playPerf(test.name, "-n 80 -s 3000 -m 1024 --verify", nil, nil)
+			w.playPerf(test.name, test.sized("-n 80 -m 1024 --verify", 3000), nil, nil)
 		})
 	}
 }
@@ -113,7 +130,7 @@ func TestPerfDuration(t *testing.T) {
 	for _, test := range perfTests {
 		t.Run(test.name, func(t *testing.T) {
 			begin := time.Now()
-			server, client := newWorld(t).playPerf(test.name, "-D 1 -s 1000 --verify --json", nil, nil)
+			server, client := newWorld(t).playPerf(test.name, test.sized("-D 1 --verify --json", 1000), nil, nil)
 			if took := time.Since(begin); took < time.Second {
 				t.Errorf("it took %v", took)
 			}
@@ -127,7 +144,7 @@ func TestPerfDuration(t *testing.T) {
 				if err := json.Unmarshal([]byte(o.out), &r); err != nil {
 					t.Fatal(err)
 				}
-				if who == "server" && test.name == "read_lat" {
+				if who == "server" && test.latency && test.fetches() {
 					continue
 				}
 				if len(r.Results) != 1 || r.Results[0].Iters < 2 || r.Results[0].Seconds < 0.9 {
@@ -263,16 +280,16 @@ func TestPerfAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	w := newWorld(t)
-	mallocs := func(test string, n int) uint64 {
+	mallocs := func(test *perfTest, n int) uint64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		w.playPerf(test, fmt.Sprintf("-s 64 -n %d", n), nil, nil)
+		w.playPerf(test.name, test.sized(fmt.Sprintf("-n %d", n), 64), nil, nil)
 		runtime.ReadMemStats(&after)
 		return after.Mallocs - before.Mallocs
 	}
 	for _, test := range perfTests {
-		mallocs(test.name, 100)
-		few, many := mallocs(test.name, 100), mallocs(test.name, 5100)
+		mallocs(test, 100)
+		few, many := mallocs(test, 100), mallocs(test, 5100)
 		if per := (float64(many) - float64(few)) / 5000; per > 0.1 {
 			t.Errorf("%s: %.2f allocations a message", test.name, per)
 		}

@@ -18,6 +18,8 @@ import (
 //	WRITE latency  the receiver, each message
 //	WRITE          the writer, reading back what is there at the end
 //	READ           the reader, each message
+//	atomics        the requester, each result: the server's word counts, or has
+//	               what the last CmpSwap has stored
 //
 // perftest knows nothing of it. What its servers let us read is compared with what
 // we read of it before the test, packet by packet; nothing else of theirs can be
@@ -25,6 +27,7 @@ import (
 type perfCheck struct {
 	verified
 	reference [][]byte // what a server of perftest has in its memory, by queue pair
+	words     []uint64 // the words of atomics at the beginning, by queue pair
 	stale     []byte   // what is in memory that a READ has not reached
 }
 
@@ -40,19 +43,20 @@ const otherSideVerifies = "the other side verifies"
 // agree finds out whether the data can be verified together with this peer.
 func (c *perfCheck) agree(o *perfOptions, peer perftest.Peer) error {
 	t := o.test
-	reads := t.opcode == roce.WRRead
 	switch {
 	case peer.Ours && peer.Verify != o.verify:
 		return fmt.Errorf("only one side has --verify: give it on both or on none")
 	case !o.verify:
 		return nil
-	case !peer.Ours && !(reads && o.client()):
+	case !peer.Ours && !(t.fetches() && o.client()):
 		return fmt.Errorf("--verify needs roce perf %s on the other side: the data of perftest cannot be known", t.name)
 	case t.pingPongs(), t.sends() && !o.client():
 		c.What = "each message received"
-	case reads && o.client() && peer.Ours:
+	case t.atomic() && o.client():
+		c.What = "each result"
+	case t.fetches() && o.client() && peer.Ours:
 		c.What = "each message read"
-	case reads && o.client():
+	case t.fetches() && o.client():
 		c.What = "each message read, against a READ of each packet before the test"
 		c.reference = make([][]byte, o.qps)
 	case o.client() && !t.sends():
@@ -65,8 +69,8 @@ func (c *perfCheck) agree(o *perfOptions, peer perftest.Peer) error {
 
 // remoteSlot returns the place at the peer of what has a place here.
 func (c *perfCheck) remoteSlot(slot int) int {
-	if c.reference != nil {
-		return 0 // perftest has memory for one message
+	if c.reference != nil || c.words != nil {
+		return 0 // perftest has memory for one message, atomics use one word
 	}
 	return slot
 }
@@ -83,22 +87,41 @@ func (c *perfCheck) fill(r *perfRun, k, slot, size int, i, side uint64) {
 }
 
 // beforeRequest makes the memory for message f.posted-1 ready.
-func (c *perfCheck) beforeRequest(b *requests, f *flow, slot int) {
-	if b.o.test.opcode == roce.WRRead {
-		copy(b.ep.at(b.ep.local(f.k)+slot*perfStride(b.size), b.size), c.stale)
+func (c *perfCheck) beforeRequest(b *requests, f *flow, slot int, wr *roce.SendWR) {
+	if !b.o.test.fetches() {
+		c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, 0)
 		return
 	}
-	c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, 0)
+	copy(b.ep.at(b.ep.local(f.k)+slot*perfStride(b.size), b.size), c.stale)
+	if b.o.cmpSwap {
+		wr.CompareAdd, wr.Swap = c.word(b.o, f.k, f.posted-1), c.word(b.o, f.k, f.posted)
+	}
+}
+
+// word returns what the server's word is before operation i: it counts, or is what
+// the last CmpSwap stored.
+func (c *perfCheck) word(o *perfOptions, k int, i uint64) uint64 {
+	if o.cmpSwap && i > 0 {
+		return pattern.Key('a', uint64(k), i)
+	}
+	return c.words[k] + i
 }
 
 // afterRequests checks what the next n completed requests have read.
 func (c *perfCheck) afterRequests(b *requests, f *flow, n uint64) error {
-	if b.o.test.opcode != roce.WRRead {
+	if !b.o.test.fetches() {
 		return nil
 	}
 	for i := f.done; i < f.done+n; i++ {
 		slot := int(i % uint64(len(f.sges)))
 		off := slot * perfStride(b.size)
+		if b.o.test.atomic() {
+			if got, want := b.ep.mr.LoadUint64(b.ep.local(f.k)+off), c.word(b.o, f.k, i); got != want {
+				return fmt.Errorf("wrong result of operation %d of queue pair %d: %#x, expected %#x", i+1, f.k, got, want)
+			}
+			c.count(b.size)
+			continue
+		}
 		got := b.ep.at(b.ep.local(f.k)+off, b.size)
 		if c.reference == nil {
 			if err := c.data(got, pattern.From(readKey(f.k), off), f.k, i); err != nil {
@@ -168,9 +191,15 @@ func wrongData(k int, i uint64, at int, got, want byte) error {
 
 // begin reads what a server of perftest has in its memory.
 func (c *perfCheck) begin(ctx context.Context, r *perfRun) error {
-	if r.o.verify && r.o.test.opcode == roce.WRRead {
+	if !r.o.verify || !r.o.client() {
+		return nil
+	}
+	if r.o.test.fetches() {
 		c.stale = make([]byte, r.o.size)
 		pattern.Fill(c.stale, pattern.Key('s'))
+	}
+	if r.o.test.atomic() {
+		return c.beginAtomics(ctx, r)
 	}
 	for k := range c.reference {
 		for off := 0; off < r.o.size; off += r.mtu.Bytes() {
@@ -179,6 +208,18 @@ func (c *perfCheck) begin(ctx context.Context, r *perfRun) error {
 			}
 		}
 		c.reference[k] = bytes.Clone(r.ep.at(r.ep.local(k), r.o.size))
+	}
+	return nil
+}
+
+// beginAtomics asks for the words of all queue pairs, adding nothing to them.
+func (c *perfCheck) beginAtomics(ctx context.Context, r *perfRun) error {
+	c.words = make([]uint64, r.o.qps)
+	for k := range c.words {
+		if err := r.one(ctx, k, roce.SendWR{Opcode: roce.WRAtomicFetAdd, SGE: []roce.SGE{r.ep.mr.SGE(r.ep.local(k), r.o.size)}}, 0); err != nil {
+			return err
+		}
+		c.words[k] = r.ep.mr.LoadUint64(r.ep.local(k))
 	}
 	return nil
 }
@@ -206,12 +247,14 @@ func (c *perfCheck) readBack(ctx context.Context, b *requests) error {
 
 // read reads a part of the peer's memory of queue pair k into ours.
 func (r *perfRun) read(ctx context.Context, k, from, to, n int) error {
+	return r.one(ctx, k, roce.SendWR{Opcode: roce.WRRead, SGE: []roce.SGE{r.ep.mr.SGE(r.ep.local(k)+to, n)}}, from)
+}
+
+// one does one request at an offset of the peer's memory of queue pair k.
+func (r *perfRun) one(ctx context.Context, k int, wr roce.SendWR, at int) error {
 	peer := &r.ep.peers[k]
-	err := r.ep.qps[k].PostSend(roce.SendWR{
-		Opcode: roce.WRRead, Flags: roce.Signaled, SGE: []roce.SGE{r.ep.mr.SGE(r.ep.local(k)+to, n)},
-		RemoteAddr: peer.VAddr + uint64(from), RKey: peer.RKey,
-	})
-	if err != nil {
+	wr.Flags, wr.RemoteAddr, wr.RKey = roce.Signaled, peer.VAddr+uint64(at), peer.RKey
+	if err := r.ep.qps[k].PostSend(wr); err != nil {
 		return err
 	}
 	var wc [1]roce.WC

@@ -65,8 +65,8 @@ func TestFullIsTheWholeProduct(t *testing.T) {
 	if got := len(pingpongFull()); got != 2*2*3*4 {
 		t.Errorf("%d pingpong cases per kernel, want 48", got)
 	}
-	if got := len(perfFull()); got != 6*2*2*3 {
-		t.Errorf("%d perf cases per kernel, want 72", got)
+	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2 {
+		t.Errorf("%d perf cases per kernel, want 88", got)
 	}
 	if got := len(verbsFull()); got != 2*5*2*3*6 {
 		t.Errorf("%d verbs cases per kernel, want 360", got)

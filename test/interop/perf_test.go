@@ -16,20 +16,22 @@ type perfCase struct {
 	weServe bool
 	family  string
 	size    int
+	cmpSwap bool   // atomics
 	qps     int    // 0 for latency tests, which have one
 	root    string // of another Debian in the guest
 }
 
 var (
-	perfTests = []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat"}
+	perfTests = []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat", "atomic_bw", "atomic_lat"}
 	perfSizes = []int{2, 4096, 65537}
 )
 
 func (p perfCase) latency() bool { return strings.HasSuffix(p.test, "_lat") }
-func (p perfCase) reads() bool   { return strings.HasPrefix(p.test, "read_") }
+func (p perfCase) atomic() bool  { return strings.HasPrefix(p.test, "atomic_") }
+func (p perfCase) fetches() bool { return strings.HasPrefix(p.test, "read_") || p.atomic() }
 
-// verifies says whether the data can be verified: what a server of perftest lets us read.
-func (p perfCase) verifies() bool { return p.reads() && !p.weServe }
+// verifies says whether the data can be verified: what we get from a server of perftest.
+func (p perfCase) verifies() bool { return p.fetches() && !p.weServe }
 
 func (p perfCase) iters() int {
 	switch {
@@ -47,6 +49,9 @@ func (p perfCase) name() string {
 		role = "we serve"
 	}
 	name := fmt.Sprintf("%s %s %s size %d", p.test, role, p.family, p.size)
+	if p.cmpSwap {
+		name += " CmpSwap"
+	}
 	if p.qps > 1 {
 		name += fmt.Sprintf(" %d QPs", p.qps)
 	}
@@ -58,7 +63,13 @@ func (p perfCase) name() string {
 
 // flags are those that perftest and roce perf share.
 func (p perfCase) flags(port int) []string {
-	f := []string{"-p", fmt.Sprint(port), "-s", fmt.Sprint(p.size), "-n", fmt.Sprint(p.iters())}
+	f := []string{"-p", fmt.Sprint(port), "-n", fmt.Sprint(p.iters()), "-u", "16"} // 0.27 s: emulation takes its time
+	switch {
+	case p.cmpSwap:
+		f = append(f, "-A", "CMP_AND_SWAP")
+	case !p.atomic():
+		f = append(f, "-s", fmt.Sprint(p.size))
+	}
 	if p.qps > 1 {
 		f = append(f, "-q", fmt.Sprint(p.qps))
 	}
@@ -70,8 +81,15 @@ func perfFull() (all []perfCase) {
 	for _, test := range perfTests {
 		for _, serve := range []bool{true, false} {
 			for _, family := range pingpongFamilies {
-				for _, size := range perfSizes {
-					all = append(all, perfCase{test: test, weServe: serve, family: family, size: size})
+				p := perfCase{test: test, weServe: serve, family: family, size: 8}
+				if p.atomic() {
+					all = append(all, p)
+					p.cmpSwap = true
+					all = append(all, p)
+					continue
+				}
+				for _, p.size = range perfSizes {
+					all = append(all, p)
 				}
 			}
 		}
@@ -93,6 +111,10 @@ var perfSubset = []perfCase{
 	{test: "read_bw", weServe: false, family: ipv6, size: 4096, qps: 2},
 	{test: "read_lat", weServe: true, family: ipv6, size: 4096},
 	{test: "read_lat", weServe: false, family: ipv4, size: 2},
+	{test: "atomic_bw", weServe: true, family: ipv6, size: 8},
+	{test: "atomic_bw", weServe: false, family: ipv4, size: 8, cmpSwap: true, qps: 2},
+	{test: "atomic_lat", weServe: true, family: ipv4, size: 8, cmpSwap: true},
+	{test: "atomic_lat", weServe: false, family: ipv6, size: 8},
 }
 
 func (s *session) perf(t *testing.T) {
@@ -123,7 +145,7 @@ func (p perfCase) argv(s *side, port int, at string) ([]string, error) { return 
 
 // report looks for a row with the size and the number of messages.
 func (p perfCase) report(s *side, server bool, out string) error {
-	measures := !server || p.test != "read_lat" // the server of that has nothing to tell
+	measures := !server || !(p.latency() && p.fetches()) // the server of those has nothing to tell
 	messages := p.iters() * max(1, p.qps)
 	if s.rxe {
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^ %d +%d +\S+ +\S`, p.size, messages)) // perhaps "inf": it may fail to find the guest's clock rate
