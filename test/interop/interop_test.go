@@ -70,6 +70,7 @@ func TestInterop(t *testing.T) {
 			s.pingpong(t)
 			s.perf(t)
 			s.verbs(t)
+			s.services(t)
 			s.paths(t)
 			s.errors(t)
 			s.windows(t)

@@ -87,14 +87,23 @@ type link struct {
 	rnrRetry    int
 	minRNRTimer int // 5-bit code
 	spread      bool
+	service     string // RC (or empty), UC, UD
 }
 
 func (l link) role() string {
+	if l.service != "" {
+		rc := l
+		rc.service = ""
+		return l.service + ", " + rc.role()
+	}
 	if l.weRequest {
 		return "we request"
 	}
 	return "rxe requests"
 }
+
+// qkey is the Q_Key of all UD queue pairs.
+const qkey = 0x00c0ffee
 
 // everyAccess are the remote rights of a QP without restriction.
 var everyAccess = []string{"remote_write", "remote_read"}
@@ -127,11 +136,11 @@ func (c *testCase) connect(l link) *conn {
 	l.minRNRTimer = or(l.minRNRTimer, 14) // 1.28 ms
 	psn := [2]uint32{firstPSN(), firstPSN()}
 	n.reqQP, n.rspQP = n.req.number(), n.rsp.number()
-	reqQPN := n.req.do(c, wire.Request{Op: "qp", QP: n.reqQP, Depth: 128}).QPN
-	rspQPN := n.rsp.do(c, wire.Request{Op: "qp", QP: n.rspQP, Depth: 128}).QPN
+	reqQPN := n.req.do(c, wire.Request{Op: "qp", QP: n.reqQP, Depth: 128, Service: l.service}).QPN
+	rspQPN := n.rsp.do(c, wire.Request{Op: "qp", QP: n.rspQP, Depth: 128, Service: l.service}).QPN
 	n.reqQPN, n.rspQPN = reqQPN, rspQPN
 	c.Cleanup(n.destroy)
-	attrs := wire.Request{Op: "connect", MTU: l.mtu, AckTimeout: l.ackTimeout, Retry: l.retry, RNRRetry: l.rnrRetry, MinRNRTimer: l.minRNRTimer, RdAtomic: 4, Spread: l.spread}
+	attrs := wire.Request{Op: "connect", MTU: l.mtu, AckTimeout: l.ackTimeout, Retry: l.retry, RNRRetry: l.rnrRetry, MinRNRTimer: l.minRNRTimer, RdAtomic: 4, Spread: l.spread, QKey: qkey}
 	a := attrs
 	a.QP, a.DestGID, a.DestQPN, a.RQPSN, a.SQPSN, a.Access = n.rspQP, n.req.gid, reqQPN, psn[0], psn[1], l.qpAccess
 	n.rsp.do(c, a)

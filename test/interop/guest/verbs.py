@@ -10,7 +10,7 @@ import select
 import sys
 import time
 
-from pyverbs.addr import GID, AHAttr, GlobalRoute
+from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR, MW, MWBind, MWBindInfo
@@ -56,6 +56,7 @@ STATUS = {
     9: 'remote invalid request error', 10: 'remote access error', 11: 'remote operation error', 12: 'transport retry counter exceeded',
     13: 'RNR retry counter exceeded',
 }
+SERVICES = {'': e.IBV_QPT_RC, 'RC': e.IBV_QPT_RC, 'UC': e.IBV_QPT_UC, 'UD': e.IBV_QPT_UD}
 STATES = {
     e.IBV_QPS_RESET: 'RESET', e.IBV_QPS_INIT: 'INIT', e.IBV_QPS_RTR: 'RTR', e.IBV_QPS_RTS: 'RTS',
     e.IBV_QPS_SQD: 'SQD', e.IBV_QPS_SQE: 'SQE', e.IBV_QPS_ERR: 'ERR',
@@ -80,6 +81,7 @@ class Peer:
         self.mrs = {}
         self.mws = {}
         self.qps = {}
+        self.ahs = {}
 
     def open(self, r):
         self.gid_index = None
@@ -119,7 +121,7 @@ class Peer:
     def qp(self, r):
         depth = r.get('depth', 64)
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=4, max_recv_sge=4)
-        q = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
+        q = QP(self.pd, QPInitAttr(qp_type=SERVICES[r.get('service', '')], scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
         self.qps[r['qp']] = q
         return {'qpn': q.qp_num}
 
@@ -135,8 +137,16 @@ class Peer:
         a.timeout = r.get('ack_timeout', 0)
         a.retry_cnt = r.get('retry', 0)
         a.rnr_retry = r.get('rnr_retry', 0)
-        a.ah_attr = AHAttr(gr=GlobalRoute(dgid=GID(r['dest_gid']), sgid_index=self.gid_index, hop_limit=64), is_global=1, port_num=PORT)
+        a.qkey = r.get('qkey', 0)
+        a.ah_attr = self.path(r)
         self.qps[r['qp']].to_rts(a)
+        return {}
+
+    def path(self, r):
+        return AHAttr(gr=GlobalRoute(dgid=GID(r['dest_gid']), sgid_index=self.gid_index, hop_limit=64), is_global=1, port_num=PORT)
+
+    def ah(self, r):
+        self.ahs[r['ah']] = AH(self.pd, attr=self.path(r))
         return {}
 
     def fill(self, r):
@@ -198,6 +208,8 @@ class Peer:
             sg = self.sges(wr)
             w = SendWR(wr['id'], opcode=VERBS[wr['verb']], num_sge=len(sg), imm_data=wr['inv'] if wr['verb'] == 'SEND_INV' else swap32(wr.get('imm', 0)), sg=sg,
                        send_flags=e.IBV_SEND_SIGNALED, next_wr=head)
+            if wr.get('ah'):
+                w.set_wr_ud(self.ahs[wr['ah']], wr['qpn'], wr.get('qkey', 0))
             if wr['verb'] not in ('SEND', 'SEND_IMM', 'SEND_INV'):
                 w.set_wr_rdma(wr.get('rkey', 0), wr.get('raddr', 0))
             head = w
@@ -241,6 +253,8 @@ class Peer:
             self.mws.pop(r['mw'])[0].close()
         if r.get('mr'):
             self.mrs.pop(r['mr']).close()
+        if r.get('ah'):
+            self.ahs.pop(r['ah']).close()
         return {}
 
 
@@ -260,6 +274,9 @@ def completion(wc):
         if wc.wc_flags & e.IBV_WC_WITH_INV:
             c['has_inv'] = True
             c['inv'] = wc.imm_data
+        if wc.wc_flags & e.IBV_WC_GRH:
+            c['grh'] = True
+            c['src_qp'] = wc.src_qp
     return c
 
 

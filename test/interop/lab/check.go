@@ -54,9 +54,9 @@ func CheckICRC(path string) (*Verdict, error) {
 
 // CheckTshark lets tshark dissect a capture: it must see as many RoCE packets as we do (so that it did look) and none malformed.
 func CheckTshark(ctx context.Context, path string, packets int) ([]string, error) {
-	// Two of its guesses at what user data might be call clean packets malformed: RPC over RDMA some SEND_ONLY packets, and Ethernet over
-	// InfiniBand those whose payload is one byte that, with the pad, looks like an EtherType.
-	out, err := command(ctx, "/", "tshark", "-n", "-r", path, "--disable-protocol", "rpcordma", "--disable-heuristic", "eth_over_ib", "-Y", "infiniband || _ws.malformed",
+	// Three of its guesses at what user data might be call clean packets malformed: RPC over RDMA some SEND_ONLY packets, Ethernet over
+	// InfiniBand those whose payload is one byte that, with the pad, looks like an EtherType, and Mellanox' EoIB empty datagrams.
+	out, err := command(ctx, "/", "tshark", "-n", "-r", path, "--disable-protocol", "rpcordma", "--disable-protocol", "infiniband.eoib", "--disable-heuristic", "eth_over_ib", "-Y", "infiniband || _ws.malformed",
 		"-T", "fields", "-e", "frame.number", "-e", "_ws.malformed", "-E", "separator=/t")
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	p := &peer{mrs: map[int]*roce.MR{}, mws: map[int]*roce.MW{}, qps: map[int]*roce.QP{}}
+	p := &peer{mrs: map[int]*roce.MR{}, mws: map[int]*roce.MW{}, qps: map[int]*roce.QP{}, ahs: map[int]*roce.AH{}}
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	out := json.NewEncoder(os.Stdout)
@@ -49,6 +49,9 @@ type peer struct {
 	mrs map[int]*roce.MR
 	mws map[int]*roce.MW
 	qps map[int]*roce.QP
+	ahs map[int]*roce.AH
+
+	datagram roce.WC // the last datagram received
 }
 
 // do answers one request.
@@ -78,6 +81,9 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 		return p.create(r)
 	case "connect":
 		return res, connect(qp, r)
+	case "ah", "back":
+		p.ahs[r.AH], err = p.address(r)
+		return res, err
 	case "fill":
 		content(mr.Bytes()[r.Off:r.Off+r.Len], r)
 	case "check":
@@ -162,7 +168,7 @@ func (p *peer) window(r *wire.Request) (res wire.Response, err error) {
 }
 
 func (p *peer) create(r *wire.Request) (res wire.Response, err error) {
-	qp, err := p.pd.CreateQP(roce.QPConfig{SendCQ: p.cq, MaxSendWR: r.Depth, MaxRecvWR: r.Depth, SigAll: true})
+	qp, err := p.pd.CreateQP(roce.QPConfig{Type: services[r.Service], SendCQ: p.cq, MaxSendWR: r.Depth, MaxRecvWR: r.Depth, SigAll: true})
 	if err != nil {
 		return res, err
 	}
@@ -183,6 +189,10 @@ func (p *peer) destroy(r *wire.Request) error {
 		delete(p.mws, r.MW)
 		return mw.Dealloc()
 	}
+	if ah := p.ahs[r.AH]; ah != nil {
+		delete(p.ahs, r.AH)
+		return ah.Destroy()
+	}
 	return errors.New("no such object")
 }
 
@@ -195,6 +205,9 @@ func (p *peer) poll(r *wire.Request) (res wire.Response, err error) {
 		n, err := p.cq.Wait(ctx, wcs[:r.N-len(res.WCs)])
 		for _, wc := range wcs[:n] {
 			res.WCs = append(res.WCs, completion(wc))
+			if wc.Flags&roce.WCGRH != 0 {
+				p.datagram = wc
+			}
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			break

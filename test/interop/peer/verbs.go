@@ -62,6 +62,8 @@ var eventNames = map[roce.EventType]string{
 	roce.EventPathMigErr:  "PATH_MIG_ERR",
 }
 
+var services = map[string]roce.QPType{"": roce.RC, "RC": roce.RC, "UC": roce.UC, "UD": roce.UD}
+
 // connect sets exactly the attributes of the request, through Modify as a verbs program does.
 func connect(qp *roce.QP, r *wire.Request) error {
 	acc, err := access(r.Access)
@@ -76,8 +78,8 @@ func connect(qp *roce.QP, r *wire.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1, Access: acc},
-		roce.MaskState|roce.MaskPKeyIndex|roce.MaskPort|roce.MaskAccess); err != nil {
+	init, rtr, rts := masks(qp)
+	if err := qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1, Access: acc, QKey: r.QKey}, init); err != nil {
 		return err
 	}
 	av := roce.AddressVector{DGID: ib.GIDFromAddr(dest), HopLimit: 64}
@@ -87,13 +89,45 @@ func connect(qp *roce.QP, r *wire.Request) error {
 	if err := qp.Modify(&roce.Attr{
 		State: roce.StateRTR, PathMTU: mtu, DestQPN: ib.QPN(r.DestQPN), RQPSN: ib.PSN(r.RQPSN), MaxDestRdAtomic: uint8(r.RdAtomic),
 		MinRNRTimer: ib.RNRTimer(r.MinRNRTimer), AV: av,
-	}, roce.MaskState|roce.MaskAV|roce.MaskPathMTU|roce.MaskDestQPN|roce.MaskRQPSN|roce.MaskMaxDestRdAtomic|roce.MaskMinRNRTimer); err != nil {
+	}, rtr); err != nil {
 		return err
 	}
 	return qp.Modify(&roce.Attr{
 		State: roce.StateRTS, SQPSN: ib.PSN(r.SQPSN), Timeout: ib.AckTimeout(r.AckTimeout), RetryCnt: uint8(r.Retry),
 		RNRRetry: uint8(r.RNRRetry), MaxRdAtomic: uint8(r.RdAtomic),
-	}, roce.MaskState|roce.MaskSQPSN|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskMaxRdAtomic)
+	}, rts)
+}
+
+// masks says which attributes the service of a queue pair needs.
+func masks(qp *roce.QP) (init, rtr, rts roce.AttrMask) {
+	init, rtr, rts = roce.MaskState|roce.MaskPKeyIndex|roce.MaskPort, roce.MaskState, roce.MaskState|roce.MaskSQPSN
+	_, made := qp.Query()
+	if made.Type == roce.UD {
+		return init | roce.MaskQKey, rtr, rts
+	}
+	init |= roce.MaskAccess
+	rtr |= roce.MaskAV | roce.MaskPathMTU | roce.MaskDestQPN | roce.MaskRQPSN
+	if made.Type == roce.RC {
+		rtr |= roce.MaskMaxDestRdAtomic | roce.MaskMinRNRTimer
+		rts |= roce.MaskTimeout | roce.MaskRetryCnt | roce.MaskRNRRetry | roce.MaskMaxRdAtomic
+	}
+	return init, rtr, rts
+}
+
+// address creates the address handle of a request.
+func (p *peer) address(r *wire.Request) (ah *roce.AH, err error) {
+	if r.Op == "back" {
+		mr := p.mrs[r.MR]
+		if mr == nil || r.Off < 0 || r.Off+ib.GRHSize > len(mr.Bytes()) {
+			return nil, fmt.Errorf("no memory region %d with bytes %d to %d", r.MR, r.Off, r.Off+ib.GRHSize)
+		}
+		return p.pd.CreateAHFromWC(&p.datagram, mr.Bytes()[r.Off:][:ib.GRHSize])
+	}
+	dest, err := netip.ParseAddr(r.DestGID)
+	if err != nil {
+		return nil, err
+	}
+	return p.pd.CreateAH(roce.AddressVector{DGID: ib.GIDFromAddr(dest), HopLimit: 64})
 }
 
 // sges turns pieces of regions into segments.
@@ -159,7 +193,8 @@ func (p *peer) postSend(qp *roce.QP, wrs []wire.WR) (res wire.Response, err erro
 		if err != nil {
 			return res, err
 		}
-		list = append(list, roce.SendWR{ID: wr.ID, Opcode: op, Flags: roce.Signaled, SGE: sges, Imm: wr.Imm, RemoteAddr: wr.RemoteVA, RKey: wr.RKey, InvalidateRKey: wr.Inv})
+		list = append(list, roce.SendWR{ID: wr.ID, Opcode: op, Flags: roce.Signaled, SGE: sges, Imm: wr.Imm, RemoteAddr: wr.RemoteVA, RKey: wr.RKey, InvalidateRKey: wr.Inv,
+			AH: p.ahs[wr.AH], RemoteQPN: ib.QPN(wr.QPN), QKey: wr.QKey})
 	}
 	err = qp.PostSend(list...)
 	if n := len(wrs); err == nil && n > 0 && wrs[n-1].Verb == "BIND_MW" {
@@ -177,6 +212,9 @@ func completion(wc roce.WC) wire.WC {
 		}
 		if wc.Flags&roce.WCWithInv != 0 {
 			c.HasInv, c.Inv = true, wc.Imm
+		}
+		if wc.Flags&roce.WCGRH != 0 {
+			c.GRH, c.SrcQP = true, uint32(wc.SrcQP)
 		}
 	}
 	return c

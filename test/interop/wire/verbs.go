@@ -8,8 +8,10 @@ import "crypto/sha3"
 //	open     Addr: open the device that owns this local address; answers GID, MTU (bytes, the largest path MTU)
 //	mr       MR, Len, Access: register fresh zeroed memory; answers VA and RKey
 //	mw       MW, Type (1 or 2): allocate a memory window; answers RKey
-//	qp       QP, Depth: create an RC queue pair, state RESET; answers QPN
-//	connect  QP and the connection attributes: RESET, INIT, RTR, RTS
+//	qp       QP, Depth, Service: create a queue pair, state RESET; answers QPN
+//	connect  QP and the attributes that its service needs: RESET, INIT, RTR, RTS
+//	ah       AH, DestGID: create an address handle
+//	back     AH, MR, Off: create one for the sender of the datagram that was received last, by the 40 bytes at Off
 //	fill     MR, Off, Len, Seed: write the pattern; an empty Seed means that many bytes of value Byte
 //	check    MR, Off, Len, Seed (or Byte): compare; answers Bad (how many bytes differ) and First (offset of the first)
 //	recv     QP, WRs: post receives as one list
@@ -20,21 +22,23 @@ import "crypto/sha3"
 //	state    QP: answers State and PathMigState
 //	arm      QP, SrcPort: load an alternate path from this source port and rearm (only on this stack, as migrate)
 //	migrate  QP: change to the alternate path
-//	destroy  QP, MR or MW (the one that is not 0)
+//	destroy  QP, MR, MW or AH (the one that is not 0)
 //	quit     end the program
 type Request struct {
-	Op     string   `json:"op"`
-	Addr   string   `json:"addr,omitempty"`
-	MR     int      `json:"mr,omitempty"`
-	MW     int      `json:"mw,omitempty"`
-	Type   int      `json:"type,omitempty"`
-	QP     int      `json:"qp,omitempty"`
-	Depth  int      `json:"depth,omitempty"`
-	Access []string `json:"access,omitempty"` // local_write, remote_write, remote_read, remote_atomic, mw_bind
-	Off    int      `json:"off,omitempty"`
-	Len    int      `json:"len,omitempty"`
-	Seed   string   `json:"seed,omitempty"`
-	Byte   byte     `json:"byte,omitempty"`
+	Op      string   `json:"op"`
+	Addr    string   `json:"addr,omitempty"`
+	MR      int      `json:"mr,omitempty"`
+	MW      int      `json:"mw,omitempty"`
+	Type    int      `json:"type,omitempty"`
+	QP      int      `json:"qp,omitempty"`
+	AH      int      `json:"ah,omitempty"`
+	Depth   int      `json:"depth,omitempty"`
+	Service string   `json:"service,omitempty"` // RC (or empty), UC, UD
+	Access  []string `json:"access,omitempty"`  // local_write, remote_write, remote_read, remote_atomic, mw_bind
+	Off     int      `json:"off,omitempty"`
+	Len     int      `json:"len,omitempty"`
+	Seed    string   `json:"seed,omitempty"`
+	Byte    byte     `json:"byte,omitempty"`
 
 	// Attributes of connect. MTU is in bytes, AckTimeout and MinRNRTimer are the wire's 5-bit codes, RdAtomic bounds READs in both roles.
 	MTU         int    `json:"mtu,omitempty"`
@@ -49,6 +53,7 @@ type Request struct {
 	RdAtomic    int    `json:"rd_atomic,omitempty"`
 	Spread      bool   `json:"spread,omitempty"`   // send from a source port of the queue pair's own, as rxe always does
 	SrcPort     uint16 `json:"src_port,omitempty"` // of the alternate path
+	QKey        uint32 `json:"qkey,omitempty"`
 
 	WRs       []WR `json:"wrs,omitempty"`
 	N         int  `json:"n,omitempty"`
@@ -67,6 +72,11 @@ type WR struct {
 	Inv    uint32   `json:"inv,omitempty"`    // the key that SEND_INV and LOCAL_INV close
 	MW     int      `json:"mw,omitempty"`     // BIND_MW: the window, bound to the piece that SGEs has
 	Access []string `json:"access,omitempty"` // BIND_MW: its rights
+
+	// The destination of a datagram.
+	AH   int    `json:"ah,omitempty"`
+	QPN  uint32 `json:"qpn,omitempty"`
+	QKey uint32 `json:"qkey,omitempty"`
 }
 
 // SGE is a piece of a region: Len bytes from offset Off.
@@ -89,6 +99,8 @@ type WC struct {
 	HasImm bool   `json:"has_imm,omitempty"`
 	Imm    uint32 `json:"imm,omitempty"`
 	QPN    uint32 `json:"qpn,omitempty"`
+	GRH    bool   `json:"grh,omitempty"`    // 40 bytes stand before the payload
+	SrcQP  uint32 `json:"src_qp,omitempty"` // with GRH
 }
 
 // Response answers a Request. Err is empty on success.
