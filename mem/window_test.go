@@ -228,6 +228,24 @@ func TestWindowsReachTheirBytes(t *testing.T) {
 	}
 }
 
+// Atomics go through a window as it was bound.
+func TestAtomicThroughWindow(t *testing.T) {
+	s := newShop(t)
+	key := s.open(t, WindowType2B, RemoteAtomic|ZeroBased)
+	var c Cursor
+	c.Serve(theQP)
+	if st := c.Remote(s.Table, thePD, key, 8, 8, RemoteAtomic); st != OK {
+		t.Fatal(st)
+	}
+	if old, st := c.FetchAdd(5); old != 0 || st != OK || s.mr.LoadUint64(0x108) != 5 {
+		t.Errorf("FetchAdd: %d, %v, then %d in memory", old, st, s.mr.LoadUint64(0x108))
+	}
+	s.Invalidate(me, key, true)
+	if _, st := c.FetchAdd(5); st != BadKey {
+		t.Errorf("after the invalidation: %v", st)
+	}
+}
+
 // Which keys may be invalidated, and by whom.
 func TestInvalidateRules(t *testing.T) {
 	fast := func(acc Access) func(s *shop) uint32 {

@@ -28,7 +28,8 @@ const MWAccess = mem.WindowAccess
 // in order with the messages that tell peers of it. One of type 1 is for all queue
 // pairs of its protection domain and opened by BindMW; one of type 2 is for the
 // queue pair on which it was bound, by a WRBindMW request, and is closed by the own
-// side (WRLocalInv) or by the peer (WRSendWithInv).
+// side (WRLocalInv) or by the peer (WRSendWithInv). When that queue pair is
+// destroyed first, the window stays as it is, of no use to anybody, until Dealloc.
 type MW struct {
 	w  *mem.Window
 	pd *PD

@@ -8,7 +8,7 @@
 // window.go bounds what is in flight) and a responder (responder.go takes
 // requests, acknowledge.go and resources.go answer them); UC and UD send by
 // unreliable.go and receive by ucreceiver.go and udreceiver.go. receives.go is
-// what all receivers share. modify.go has the states and their rules.
+// what all receivers share, localops.go what senders do without a packet. modify.go has the states and their rules.
 //
 // # Concurrency
 //

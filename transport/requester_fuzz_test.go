@@ -2,6 +2,7 @@ package transport
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"github.com/goroce/goroce/ib"
@@ -30,7 +31,7 @@ func (w *reqWorld) fuzzRead(t *testing.T, script []byte) {
 		script = script[2:]
 		switch {
 		case what < 0x40 && w.sq.produced-w.sq.consumed < 8 && w.q.state == RTS:
-			w.fuzzPost(posted, WROpcode(what%5), how)
+			w.fuzzPost(posted, fuzzOps[int(what)%len(fuzzOps)], how)
 			posted++
 		case what < 0x60:
 			w.now += 1 << (how % 32)
@@ -60,7 +61,17 @@ func (w *reqWorld) fuzzRead(t *testing.T, script []byte) {
 	}
 }
 
+var fuzzOps = []WROpcode{
+	WRWrite, WRWriteWithImm, WRSend, WRSendWithImm, WRRead, WRWrite, WRRead, WRSendWithInv, WRBindMW, WRLocalInv, WRRegMR,
+}
+
 func (w *reqWorld) fuzzPost(id int, op WROpcode, how int) {
+	if op.local() {
+		f := []string{strconv.Itoa(id), map[WROpcode]string{WRBindMW: "BIND", WRLocalInv: "INV", WRRegMR: "REG"}[op]}
+		f = append(f, map[WROpcode]string{WRBindMW: "1", WRLocalInv: "2B", WRRegMR: "fast"}[op]) // the last works once
+		w.postLocal(append(f, []string{"", "fence"}[how&1]))
+		return
+	}
 	n := how * 7
 	p := &reqPosted{op: WRSend, off: id * reqSlice, length: 0}
 	e := SendWQE{ID: uint64(id), Opcode: op, Flags: Signaled | SendFlags(how&1), RemoteAddr: reqRemote, RKey: reqRKey}

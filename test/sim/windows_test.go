@@ -61,7 +61,7 @@ type windowRun struct {
 func TestWindows(t *testing.T) {
 	n := uint64(60)
 	if raceEnabled {
-		n = 6
+		n = 2
 	}
 	var late uint64
 	for seed := range n {
