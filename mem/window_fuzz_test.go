@@ -314,7 +314,11 @@ func runWindowModel(t *testing.T, ops []byte) {
 // a plain model: what succeeds, which key is in force, which bytes are reached.
 func FuzzWindows(f *testing.F) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	for range 200 {
+	n := 200
+	if raceEnabled {
+		n = 20
+	}
+	for range n {
 		ops := make([]byte, 2000)
 		for i := range ops {
 			ops[i] = byte(rng.Uint32())

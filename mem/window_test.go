@@ -565,7 +565,7 @@ func TestReadersBesideBindsSeeWholeWindows(t *testing.T) {
 	}
 	rounds := 100000
 	if raceEnabled {
-		rounds = 20000
+		rounds = 5000
 	}
 	for i := 0; i < rounds || seen.Load() == 0 && i < 100*rounds && !t.Failed(); i++ {
 		n := uint64(i*7) % windows
