@@ -19,24 +19,76 @@ type CQ struct {
 	head, tail uint32 // free-running: next to poll, next to push
 	overflow   bool
 	destroyed  bool
+	notifier
 
 	waiters atomic.Int32
 	notify  chan struct{} // one token: something was pushed while somebody waited
 }
 
-// CreateCQ creates a completion queue with room for at least n completions.
-func (d *Device) CreateCQ(n int) (*CQ, error) {
+// CQOption changes how a completion queue is made.
+type CQOption func(*CQ)
+
+// OnChannel lets a completion queue tell of completions on ch, a channel of the
+// same device, when ReqNotify asks for it.
+func OnChannel(ch *CompChannel) CQOption { return func(c *CQ) { c.channel = ch } }
+
+// CreateCQ creates a completion queue with room for at least n completions
+// (ibv_create_cq).
+func (d *Device) CreateCQ(n int, opts ...CQOption) (*CQ, error) {
 	if n < 1 || n > maxCQE {
 		return nil, &ConfigError{"cqe", n, fmt.Sprintf("allowed are 1 to %d", maxCQE)}
 	}
 	if d.closed.Load() {
 		return nil, ErrClosed
 	}
-	return &CQ{dev: d, ring: make([]WC, depth(n)), notify: make(chan struct{}, 1)}, nil
+	c := &CQ{dev: d, ring: make([]WC, depth(n)), notify: make(chan struct{}, 1)}
+	for _, f := range opts {
+		f(c)
+	}
+	if c.channel != nil {
+		if c.channel.dev != d {
+			return nil, &ConfigError{"OnChannel", c.channel, "a completion channel of the same device is needed"}
+		}
+		if !c.channel.use() {
+			return nil, ErrClosed
+		}
+	}
+	return c, nil
 }
 
 // Cap returns the number of completions the queue has room for.
-func (c *CQ) Cap() int { return len(c.ring) }
+func (c *CQ) Cap() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.ring)
+}
+
+// Resize makes room for at least n completions (ibv_resize_cq), not fewer than
+// the queue holds. Completions go on meanwhile.
+func (c *CQ) Resize(n int) error {
+	if n < 1 || n > maxCQE {
+		return &ConfigError{"cqe", n, fmt.Sprintf("allowed are 1 to %d", maxCQE)}
+	}
+	if c.dev.closed.Load() {
+		return ErrClosed
+	}
+	ring := make([]WC, depth(n))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch held := c.tail - c.head; {
+	case c.destroyed:
+		return ErrClosed
+	case c.overflow:
+		return ErrCQOverflow
+	case int(held) > n:
+		return &ConfigError{"cqe", n, fmt.Sprintf("the queue holds %d completions: poll them first, or keep room for them", held)}
+	}
+	for i := c.head; i != c.tail; i++ {
+		ring[i&uint32(len(ring)-1)] = c.ring[i&uint32(len(c.ring)-1)]
+	}
+	c.ring = ring
+	return nil
+}
 
 // Push implements transport.CQ. It is called with the engine lock held.
 func (c *CQ) Push(wc *WC) {
@@ -44,6 +96,7 @@ func (c *CQ) Push(wc *WC) {
 	if c.overflow || c.tail-c.head == uint32(len(c.ring)) {
 		first := !c.overflow
 		c.overflow = true
+		c.raise(true)
 		c.mu.Unlock()
 		c.dev.port.engine.count(dropCQOverflow)
 		if first {
@@ -52,6 +105,7 @@ func (c *CQ) Push(wc *WC) {
 	} else {
 		c.ring[c.tail&uint32(len(c.ring)-1)] = *wc
 		c.tail++
+		c.raise(wc.Solicited || wc.Status != WCSuccess)
 		c.mu.Unlock()
 	}
 	if c.waiters.Load() > 0 {
@@ -93,7 +147,8 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 	if n > 0 || err != nil || len(wc) == 0 {
 		return n, err
 	}
-	if !c.dev.port.engine.drive() {
+	// Who has asked for an event is going to wait for it.
+	if !c.dev.port.engine.drive(!c.armed()) {
 		return 0, nil
 	}
 	if n, err = c.pop(wc); n == 0 {
@@ -156,15 +211,22 @@ func (c *CQ) passOn() {
 	}
 }
 
-// Destroy frees the queue. It returns ErrBusy while a queue pair uses it. Those
-// who wait on it get ErrClosed.
+// Destroy frees the queue (ibv_destroy_cq). It returns ErrBusy while a queue pair
+// uses it or events that GetEvent returned for it are not acknowledged. Those who
+// wait on it get ErrClosed; events that nobody has fetched are taken back.
 func (c *CQ) Destroy() error {
 	if c.refs.Load() > 0 {
 		return fmt.Errorf("completion queue: %w", ErrBusy)
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.destroyed {
+		return ErrClosed
+	}
+	if c.channel != nil && !c.channel.drop(c) {
+		return fmt.Errorf("completion queue: %w: events are not acknowledged, see AckEvents", ErrBusy)
+	}
 	c.destroyed = true
-	c.mu.Unlock()
 	c.passOnAll()
 	return nil
 }

@@ -41,14 +41,15 @@ type Device struct {
 	mem      *mem.Table
 	ahs      ahTable
 	counters transport.Counters
-	events   events
+	events   *mailbox[AsyncEvent]
 	done     chan struct{}
 	closed   atomic.Bool
 	manual   atomic.Int64 // time of the last Progress
 
-	mu     sync.Mutex // guards what follows, the writers of mem and Rand; never held with an engine lock wanted
-	nextPD uint32
-	pds    int
+	mu       sync.Mutex // guards what follows, the writers of mem and Rand; never held with an engine lock wanted
+	nextPD   uint32
+	pds      int
+	channels map[*CompChannel]struct{}
 }
 
 // Open opens a device. It needs no privileges. The errors say what to do: a
@@ -62,8 +63,7 @@ func Open(cfg Config) (*Device, error) {
 	}
 	d := &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
 	d.mem.SetSync(msync, checkPersistent)
-	d.events.more = make(chan struct{}, 1)
-	d.events.lost = func() { d.port.engine.count(dropEvent) }
+	d.events, d.channels = newMailbox[AsyncEvent](), map[*CompChannel]struct{}{}
 	if d.guid, err = d.random64(); err != nil {
 		return nil, err
 	}
@@ -128,14 +128,28 @@ func (d *Device) Close() error {
 			q.remove()
 		}
 	}
+	e.held.release(Never) // nothing more will come to wait for
 	e.unlock()
 	close(d.done)
+	d.closeWatched()
 	err := d.port.release()
 	d.cfg.Logger.Info("device closed", "name", d.cfg.Name, "addr", d.addr)
 	if errors.Is(err, ErrClosed) {
 		return nil // the backend was closed under us
 	}
 	return err
+}
+
+// closeWatched ends what program's own loops may watch: the descriptor of the
+// asynchronous events is closed, those of completion channels are readable until
+// the channel is destroyed.
+func (d *Device) closeWatched() {
+	d.events.closeFD()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ch := range d.channels {
+		ch.box.close()
+	}
 }
 
 // DeviceAttr describes a device (ibv_device_attr).

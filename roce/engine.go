@@ -48,6 +48,7 @@ type engine struct {
 	out       outbox
 	rx        [rxBatch]netio.Received
 	full      []*CQ // overflowed, their queue pairs not yet in error
+	held      heldEvents
 	dead      bool
 	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
 	drops     drops
@@ -122,6 +123,7 @@ func (e *engine) run(now time.Duration) (more bool) {
 	})
 	e.answerBells(now)
 	e.transmit(now)
+	e.held.release(now)
 	return n > 0 || e.ready()
 }
 
@@ -201,7 +203,7 @@ func (e *engine) next() time.Duration {
 	if e.ready() {
 		return 0
 	}
-	return min(e.wheel.earliest, e.be.Deadline())
+	return min(e.wheel.earliest, e.held.due(), e.be.Deadline())
 }
 
 // ring says that q has new requests. The caller serves them itself, unless
@@ -265,9 +267,9 @@ func (e *engine) unlock() {
 	}
 }
 
-// drive lets a poller run one batch and leases it the engine for a while. It
-// reports whether something may have happened.
-func (e *engine) drive() bool {
+// drive lets a poller run one batch and, if it will come again, leases it the
+// engine for a while. It reports whether something may have happened.
+func (e *engine) drive(lease bool) bool {
 	if e.manual {
 		return false
 	}
@@ -282,7 +284,9 @@ func (e *engine) drive() bool {
 		return true
 	}
 	now := e.clock()
-	e.lease.Store(int64(now + leaseTime))
+	if lease {
+		e.lease.Store(int64(now + leaseTime))
+	}
 	e.run(now)
 	e.unlock()
 	return true
@@ -379,7 +383,7 @@ func (e *engine) failOverflowed(now time.Duration) {
 	for len(e.full) > 0 {
 		c := e.full[len(e.full)-1]
 		e.full = e.full[:len(e.full)-1]
-		c.dev.events.push(AsyncEvent{Type: EventCQErr, CQ: c})
+		c.dev.report(AsyncEvent{Type: EventCQErr, CQ: c})
 		for _, q := range e.qps {
 			if q.sendCQ == c || q.recvCQ == c {
 				q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed

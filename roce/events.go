@@ -2,7 +2,6 @@ package roce
 
 import (
 	"context"
-	"sync"
 
 	"github.com/goroce/goroce/transport"
 )
@@ -10,7 +9,8 @@ import (
 // maxEvents is how many asynchronous events a device keeps for NextEvent.
 const maxEvents = 4096
 
-// AsyncEvent is an asynchronous event (ibv_async_event) and what it is about.
+// AsyncEvent is an asynchronous event (ibv_async_event) and what it is about. One
+// that is about none of these is about the device or its port, number 1.
 type AsyncEvent struct {
 	Type EventType
 	QP   *QP  // the queue pair, or nil
@@ -18,71 +18,27 @@ type AsyncEvent struct {
 	SRQ  *SRQ // the shared receive queue, or nil
 }
 
-// events is a device's queue of asynchronous events.
-type events struct {
-	lost func() // counts an event that found the queue full
-
-	mu   sync.Mutex // leaf
-	list []AsyncEvent
-	more chan struct{} // one token: the list was empty and is not any more
-}
-
-func (ev *events) push(a AsyncEvent) {
-	ev.mu.Lock()
-	full := len(ev.list) >= maxEvents
-	if !full {
-		ev.list = append(ev.list, a)
+// report queues an asynchronous event. Any locks may be held.
+func (d *Device) report(a AsyncEvent) {
+	if !d.events.push(a, maxEvents) {
+		d.port.engine.count(dropEvent)
 	}
-	ev.mu.Unlock()
-	if full {
-		ev.lost()
-		return
-	}
-	select {
-	case ev.more <- struct{}{}:
-	default:
-	}
-}
-
-func (ev *events) pop() (a AsyncEvent, ok bool) {
-	ev.mu.Lock()
-	defer ev.mu.Unlock()
-	if len(ev.list) == 0 {
-		return a, false
-	}
-	a = ev.list[0]
-	ev.list = ev.list[1:]
-	if len(ev.list) > 0 {
-		select { // for the next one who waits
-		case ev.more <- struct{}{}:
-		default:
-		}
-	}
-	return a, true
 }
 
 // NextEvent waits for the next asynchronous event (ibv_get_async_event). It
 // returns the error of ctx when that ends, and ErrClosed when the device is
-// closed and no event is left. Events that nobody fetches are kept up to a bound,
-// then counted as drop_event.
+// closed and no event is left; an event that is there is returned in any case, so
+// with a ctx that has ended NextEvent only looks. Events that nobody fetches are
+// kept up to a bound, then counted as drop_event.
 func (d *Device) NextEvent(ctx context.Context) (AsyncEvent, error) {
-	for {
-		if a, ok := d.events.pop(); ok {
-			return a, nil
-		}
-		if d.closed.Load() {
-			return AsyncEvent{}, ErrClosed
-		}
-		select {
-		case <-d.events.more:
-		case <-d.done:
-		case <-ctx.Done():
-			return AsyncEvent{}, ctx.Err()
-		}
-	}
+	return d.events.next(ctx, d.done, nil)
 }
 
-// event makes the function by which a queue pair reports its events.
-func (q *QP) event(t transport.Event) {
-	q.dev.events.push(AsyncEvent{Type: t, QP: q})
-}
+// EventFD returns a descriptor that is readable while NextEvent has an event
+// (async_fd of ibv_context), for programs with a poll loop of their own; on Linux
+// only, elsewhere the error is errors.ErrUnsupported. It may be watched, but is
+// not to be read, written or closed: Close closes it.
+func (d *Device) EventFD() (int, error) { return d.events.fd() }
+
+// event is how a queue pair reports its events.
+func (q *QP) event(t transport.Event) { q.dev.report(AsyncEvent{Type: t, QP: q}) }

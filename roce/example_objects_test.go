@@ -1,6 +1,7 @@
 package roce_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"net/netip"
@@ -52,4 +53,54 @@ func ExamplePD_CreateSRQ() {
 	// <nil>
 	// {MaxWR:64 MaxSGE:1 Limit:16}
 	// shared receive queue: roce: object is in use
+}
+
+// The loop of a program that sleeps: wait, acknowledge, arm again, poll until the
+// queue is empty.
+func ExampleDevice_CreateCompChannel() {
+	dev, pd, _ := exampleDevice()
+	defer dev.Close()
+	ch, err := dev.CreateCompChannel()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	cq, err := dev.CreateCQ(16, roce.OnChannel(ch))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	qp, err := pd.CreateQP(roce.QPConfig{SendCQ: cq})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := cq.ReqNotify(false); err != nil {
+		fmt.Println(err)
+		return
+	}
+	// Something completes: a receive that is flushed.
+	qp.Init(0)
+	qp.PostRecv(roce.RecvWR{ID: 7})
+	qp.Modify(&roce.Attr{State: roce.StateErr}, roce.MaskState)
+
+	ready, err := ch.GetEvent(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ready.AckEvents(1)
+	ready.ReqNotify(false)
+	wc := make([]roce.WC, 4)
+	for {
+		n, err := ready.Poll(wc)
+		if n == 0 || err != nil {
+			break
+		}
+		for _, c := range wc[:n] {
+			fmt.Println(c.ID, c.Status)
+		}
+	}
+	// Output:
+	// 7 Work Request Flushed Error
 }

@@ -101,7 +101,7 @@ func (s *SRQ) Pop(dst *transport.RecvWQE) bool {
 	}
 	s.mu.Unlock()
 	if reached {
-		s.dev.events.push(AsyncEvent{Type: EventSRQLimit, SRQ: s})
+		s.dev.report(AsyncEvent{Type: EventSRQLimit, SRQ: s})
 	}
 	return ok
 }
