@@ -131,7 +131,7 @@ func (c *CQ) pop(wc []WC) (int, error) {
 		switch {
 		case c.overflow:
 			return 0, ErrCQOverflow
-		case c.destroyed, c.dev.closed.Load():
+		case c.destroyed, c.dev.over():
 			return 0, ErrClosed
 		}
 	}

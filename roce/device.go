@@ -43,6 +43,7 @@ type Device struct {
 	counters transport.Counters
 	events   *mailbox[AsyncEvent]
 	done     chan struct{}
+	unwatch  func() // ends the watch of the port
 	closed   atomic.Bool
 	manual   atomic.Int64 // time of the last Progress
 
@@ -73,6 +74,7 @@ func Open(cfg Config) (*Device, error) {
 	if d.port, err = openPort(d.cfg, netip.AddrPortFrom(addr, cfg.Port)); err != nil {
 		return nil, err
 	}
+	d.watch()
 	cfg.Logger.Info("device open", "name", cfg.Name, "addr", addr, "backend", d.port.engine.be.Caps().Name)
 	return d, nil
 }
@@ -130,6 +132,7 @@ func (d *Device) Close() error {
 	}
 	e.held.release(Never) // nothing more will come to wait for
 	e.unlock()
+	d.unwatch()
 	close(d.done)
 	d.closeWatched()
 	err := d.port.release()
@@ -138,6 +141,16 @@ func (d *Device) Close() error {
 		return nil // the backend was closed under us
 	}
 	return err
+}
+
+// over says that Close has flushed all requests: no completion comes any more.
+func (d *Device) over() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // closeWatched ends what program's own loops may watch: the descriptor of the

@@ -44,18 +44,37 @@ func SourceFor(dst netip.Addr) (netip.Addr, error) {
 // bytes of an IP packet, and whether it is up. Addresses that are local without
 // being listed, such as 127.0.0.2, belong to the loopback interface.
 func PortOf(addr netip.Addr) (name string, index, mtu int, up bool, err error) {
-	link, err := linkOf(addr.Unmap())
+	link, err := linkOf(&netlink.Handle{}, addr.Unmap())
 	if err != nil {
 		return "", 0, 0, false, err
 	}
 	a := link.Attrs()
-	// A link without carrier detection is up when it is administratively.
-	up = a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown)
-	return a.Name, a.Index, a.MTU, up, nil
+	return a.Name, a.Index, a.MTU, isUp(a), nil
 }
 
-func linkOf(addr netip.Addr) (netlink.Link, error) {
-	addrs, err := netlink.AddrList(nil, family(addr))
+// isUp says whether a link carries packets. One without carrier detection does
+// when it is up administratively.
+func isUp(a *netlink.LinkAttrs) bool {
+	return a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown)
+}
+
+// linkOf returns the interface that has a local address; an empty handle asks in
+// the network namespace of the thread.
+func linkOf(h *netlink.Handle, addr netip.Addr) (netlink.Link, error) {
+	link, err := listedLink(h, addr)
+	if link != nil || err != nil {
+		return link, err
+	}
+	routes, err := h.RouteGet(net.IP(addr.WithZone("").AsSlice()))
+	if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+		return h.LinkByIndex(routes[0].LinkIndex)
+	}
+	return nil, fmt.Errorf("netio: no interface has the address %v", addr)
+}
+
+// listedLink returns the interface in whose list an address is, or nil.
+func listedLink(h *netlink.Handle, addr netip.Addr) (netlink.Link, error) {
+	addrs, err := h.AddrList(nil, family(addr))
 	if err != nil {
 		return nil, fmt.Errorf("netio: interface of %v: %w", addr, err)
 	}
@@ -66,14 +85,10 @@ func linkOf(addr netip.Addr) (netlink.Link, error) {
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		if ok && ip.Unmap() == addr.WithZone("") && (scope == 0 || int(scope) == a.LinkIndex) {
-			return netlink.LinkByIndex(a.LinkIndex)
+			return h.LinkByIndex(a.LinkIndex)
 		}
 	}
-	routes, err := netlink.RouteGet(net.IP(addr.WithZone("").AsSlice()))
-	if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
-		return netlink.LinkByIndex(routes[0].LinkIndex)
-	}
-	return nil, fmt.Errorf("netio: no interface has the address %v", addr)
+	return nil, nil
 }
 
 func family(a netip.Addr) int {
