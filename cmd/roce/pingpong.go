@@ -15,25 +15,26 @@ const maxMessage = 1 << 31
 
 // pingpongOptions are the flags of pingpong, checked.
 type pingpongOptions struct {
-	server   string // empty: be the server
-	addr     netip.Addr
-	port     uint16
-	size     int // bytes of a message
-	mtu      ib.MTU
-	iters    int
-	rxDepth  int
-	gidIndex int
-	events   bool
-	check    bool
-	json     bool
-	timeout  time.Duration
+	server    string // empty: be the server
+	transport string // rc or srq
+	numQP     int    // queue pairs, 1 but with srq
+	addr      netip.Addr
+	port      uint16
+	size      int // bytes of a message
+	mtu       ib.MTU
+	iters     int
+	rxDepth   int
+	gidIndex  int
+	events    bool
+	check     bool
+	json      bool
+	timeout   time.Duration
 }
 
 func (a *app) pingpongCommand() *cobra.Command {
 	var (
 		o         pingpongOptions
 		addr, dev string
-		transport string
 		size      uint64
 		mtu       int
 		ibPort    int
@@ -41,7 +42,7 @@ func (a *app) pingpongCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "pingpong [flags] [SERVER]",
-		Short: "Send messages to and fro over RC, with ibv_rc_pingpong or itself",
+		Short: "Send messages to and fro over RC, with ibv_rc_pingpong, ibv_srq_pingpong or itself",
 		Long: `pingpong sends messages to and fro over a reliable connection (RC). Without
 SERVER it is the server: it waits for one client, plays with it and ends.
 
@@ -52,6 +53,10 @@ the same -s, -m and -n. The addresses are exchanged over TCP.
 With -c each message that comes back is compared with what was sent: contents
 depend on position and iteration, whatever the other side is; a server also checks
 what a client with -c sends. Filling and comparing counts as part of an iteration.
+
+With --transport srq it plays with ibv_srq_pingpong: several queue pairs (-q, the
+same on both sides) receive from one shared queue, and -n counts the exchanges of
+all of them.
 
 Exit status: 0 success, 1 failure (an address that cannot be used, a peer that
 does not answer, wrong data), 2 wrong usage.`,
@@ -66,8 +71,8 @@ does not answer, wrong data), 2 wrong usage.`,
 					return usagef(cmd, "SERVER is empty")
 				}
 			}
-			if transport != "rc" {
-				return usagef(cmd, "--transport %s: only rc is there yet", transport)
+			if err := o.checkTransport(cmd); err != nil {
+				return err
 			}
 			for _, f := range notHere {
 				if cmd.Flags().Changed(f.long) {
@@ -93,6 +98,9 @@ does not answer, wrong data), 2 wrong usage.`,
 			}
 			if o.rxDepth < 1 {
 				return usagef(cmd, "-r %d: at least one receive is needed", o.rxDepth)
+			}
+			if o.numQP > o.rxDepth {
+				return usagef(cmd, "-r %d: at least one receive for each of the %d queue pairs is needed", o.rxDepth, o.numQP)
 			}
 			if o.port == 0 {
 				return usagef(cmd, "-p 0: a TCP port is needed, on both sides the same")
@@ -121,7 +129,8 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.BoolVarP(&o.events, "events", "e", false, "sleep while waiting for completions (default: poll)")
 	f.IntVarP(&o.gidIndex, "gid-idx", "g", 0, "index of the local GID")
 	f.BoolVarP(&o.check, "chk", "c", false, "check the data")
-	f.StringVar(&transport, "transport", "rc", "transport service")
+	f.StringVar(&o.transport, "transport", "rc", "rc, or srq for several RC queue pairs on one shared receive queue")
+	f.IntVarP(&o.numQP, "num-qp", "q", 16, "queue pairs, with --transport srq")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	for _, n := range notHere {
@@ -129,6 +138,35 @@ does not answer, wrong data), 2 wrong usage.`,
 		f.MarkHidden(n.long)
 	}
 	return cmd
+}
+
+// checkTransport checks the transport and what depends on it.
+func (o *pingpongOptions) checkTransport(cmd *cobra.Command) error {
+	switch o.transport {
+	case "rc":
+		if cmd.Flags().Changed("num-qp") {
+			return usagef(cmd, "-q %d: several queue pairs go with --transport srq", o.numQP)
+		}
+		o.numQP = 1
+	case "srq":
+		if o.numQP < 1 || o.numQP > exchange.SRQSlots {
+			return usagef(cmd, "-q %d: 1 to %d queue pairs are possible", o.numQP, exchange.SRQSlots)
+		}
+		if o.check {
+			return usagef(cmd, "-c: with --transport srq all queue pairs share one buffer, as in ibv_srq_pingpong, so data cannot be checked")
+		}
+	default:
+		return usagef(cmd, "--transport %s: rc and srq are possible", o.transport)
+	}
+	return nil
+}
+
+// slots is how many addresses each side says.
+func (o *pingpongOptions) slots() int {
+	if o.transport == "srq" {
+		return exchange.SRQSlots
+	}
+	return 1
 }
 
 // notHere are the options of ibv_rc_pingpong that name hardware we do not have.

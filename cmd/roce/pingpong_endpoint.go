@@ -13,7 +13,8 @@ import (
 	"github.com/goroce/goroce/roce"
 )
 
-// endpoint is a connected pair of queues and the memory for messages.
+// endpoint is connected pairs of queues, one unless they share a receive queue, and
+// the memory for messages.
 type endpoint struct {
 	app  *app
 	o    *pingpongOptions
@@ -21,9 +22,10 @@ type endpoint struct {
 	pd   *roce.PD
 	mr   *roce.MR
 	cq   *roce.CQ
-	qp   *roce.QP
-	buf  []byte // one message; with --chk one to send, one to receive
-	mine exchange.Dest
+	qps  []*roce.QP
+	srq  *roce.SRQ // or nil
+	buf  []byte    // one message; with --chk one to send, one to receive
+	mine []exchange.Dest
 }
 
 // openEndpoint opens the device of a local address, with receives posted and the
@@ -52,24 +54,35 @@ func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, er
 	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite); err != nil {
 		return nil, err
 	}
-	if e.cq, err = e.dev.CreateCQ(o.rxDepth + 1); err != nil {
+	if e.cq, err = e.dev.CreateCQ(o.rxDepth + o.numQP); err != nil {
 		return nil, tooDeep(o, err)
 	}
-	e.qp, err = e.pd.CreateQP(roce.QPConfig{Type: roce.RC, SendCQ: e.cq, RecvCQ: e.cq,
-		MaxSendWR: 1, MaxRecvWR: o.rxDepth, MaxSendSGE: 1, MaxRecvSGE: 1})
+	if o.transport == "srq" {
+		if e.srq, err = e.pd.CreateSRQ(roce.SRQConfig{MaxWR: o.rxDepth, MaxSGE: 1}); err != nil {
+			return nil, tooDeep(o, err)
+		}
+	}
+	e.mine = make([]exchange.Dest, o.slots())
+	for i := range o.numQP {
+		if err := e.addQP(&e.mine[i]); err != nil {
+			return nil, tooDeep(o, err)
+		}
+		e.mine[i].GID = gid
+	}
+	return e, e.postRecv(o.rxDepth)
+}
+
+// addQP makes a queue pair in INIT.
+func (e *endpoint) addQP(mine *exchange.Dest) error {
+	qp, err := e.pd.CreateQP(roce.QPConfig{Type: roce.RC, SendCQ: e.cq, RecvCQ: e.cq, SRQ: e.srq,
+		MaxSendWR: 1, MaxRecvWR: e.o.rxDepth, MaxSendSGE: 1, MaxRecvSGE: 1})
 	if err != nil {
-		return nil, tooDeep(o, err)
+		return err
 	}
-	err = e.qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1},
+	e.qps = append(e.qps, qp)
+	mine.QPN, mine.PSN = qp.Num(), qp.PSN()
+	return qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1},
 		roce.MaskState|roce.MaskPKeyIndex|roce.MaskPort|roce.MaskAccess)
-	if err != nil {
-		return nil, err
-	}
-	if err := e.postRecv(o.rxDepth); err != nil {
-		return nil, err
-	}
-	e.mine = exchange.Dest{QPN: e.qp.Num(), PSN: e.qp.PSN(), GID: gid}
-	return e, nil
 }
 
 // fitMTU checks that a path MTU fits the device's interface, and returns the
@@ -110,12 +123,34 @@ func checkPingpongPeer(local netip.Addr, peer exchange.Dest) error {
 	return checkPeer(local, peer.GID, peer.QPN, "ibv_rc_pingpong", "-g")
 }
 
-// connect brings the queue pair to RTS, with the attributes of ibv_rc_pingpong.
-func (e *endpoint) connect(peer exchange.Dest) error {
+// connect brings the queue pairs to RTS.
+func (e *endpoint) connect(peers []exchange.Dest) error {
+	if n := used(peers); n > 0 && n != len(e.qps) {
+		return fmt.Errorf("the other side has %d queue pairs and we have %d: use the same -q on both sides", n, len(e.qps))
+	}
+	for i := range e.qps {
+		if err := e.connectQP(i, peers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// used returns how many queue pairs a peer has.
+func used(peers []exchange.Dest) (n int) {
+	for n < len(peers) && peers[n].QPN != 0 {
+		n++
+	}
+	return n
+}
+
+// connectQP brings a queue pair to RTS, with the attributes of ibv_rc_pingpong and
+// ibv_srq_pingpong.
+func (e *endpoint) connectQP(i int, peer exchange.Dest) error {
 	if err := checkPingpongPeer(e.dev.Addr(), peer); err != nil {
 		return err
 	}
-	err := e.qp.Modify(&roce.Attr{
+	err := e.qps[i].Modify(&roce.Attr{
 		State:           roce.StateRTR,
 		PathMTU:         e.o.mtu,
 		DestQPN:         peer.QPN,
@@ -127,12 +162,12 @@ func (e *endpoint) connect(peer exchange.Dest) error {
 	if err != nil {
 		return err
 	}
-	return e.qp.Modify(&roce.Attr{
+	return e.qps[i].Modify(&roce.Attr{
 		State:       roce.StateRTS,
 		Timeout:     14, // 67 ms
 		RetryCnt:    7,
 		RNRRetry:    7, // for ever
-		SQPSN:       e.mine.PSN,
+		SQPSN:       e.mine[i].PSN,
 		MaxRdAtomic: 1,
 	}, roce.MaskState|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskSQPSN|roce.MaskMaxRdAtomic)
 }

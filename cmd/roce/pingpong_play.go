@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 )
 
@@ -33,21 +34,26 @@ func (e *completionError) Error() string {
 	return fmt.Sprintf("a %s failed: %v (%d)", what, e.status, int(e.status))
 }
 
-// game is the loop of ibv_rc_pingpong: post a send when the last one has
-// completed and a message has come.
+// game is the loop of ibv_rc_pingpong and ibv_srq_pingpong: post a send on a queue
+// pair when its last one has completed and a message has come. All queue pairs
+// together make the exchanges.
 type game struct {
 	*endpoint
 	client  bool
 	checker *checker // nil without --chk
 	send    roce.SendWR
-	pending int // recvID and sendID that have to complete before the next send
+	pending []int // of each queue pair: recvID and sendID that have to complete before the next send
+	index   map[ib.QPN]int
 	sent    int // completed
 	got     int
 	posted  int // receives that are outstanding
 }
 
 func newGame(e *endpoint, o *pingpongOptions) *game {
-	g := &game{endpoint: e, client: o.server != "", pending: recvID, posted: o.rxDepth}
+	g := &game{endpoint: e, client: o.server != "", posted: o.rxDepth, pending: make([]int, len(e.qps)), index: map[ib.QPN]int{}}
+	for i, qp := range e.qps {
+		g.pending[i], g.index[qp.Num()] = recvID, i
+	}
 	if o.check {
 		g.checker = &checker{send: e.sendBuf(), recv: e.recvBuf(), server: !g.client}
 	}
@@ -64,11 +70,13 @@ func (g *game) play(ctx context.Context) (time.Duration, error) {
 	defer stop()
 	start := time.Now()
 	if g.client {
-		if err := g.turn(); err != nil {
-			return 0, err
+		for i := range g.qps {
+			if err := g.turn(i); err != nil {
+				return 0, err
+			}
 		}
 	}
-	wcs := make([]roce.WC, 2)
+	wcs := make([]roce.WC, 2*len(g.qps))
 	for g.got < g.o.iters || g.sent < g.o.iters {
 		n, err := completions(ctx, g.cq, wcs, g.o.events)
 		if err != nil {
@@ -100,29 +108,30 @@ func (g *game) complete(wc *roce.WC) error {
 		if int(wc.ByteLen) != g.o.size {
 			return fmt.Errorf("a message of %d bytes came instead of %d: use the same -s on both sides", wc.ByteLen, g.o.size)
 		}
-		if g.posted--; g.posted <= 1 {
+		if g.posted--; g.posted <= len(g.qps) {
 			if err := g.postRecv(g.o.rxDepth - g.posted); err != nil {
 				return err
 			}
 			g.posted = g.o.rxDepth
 		}
 	}
-	g.pending &^= int(wc.ID)
-	if g.sent < g.o.iters && g.pending == 0 {
-		return g.turn()
+	i := g.index[wc.QPN]
+	g.pending[i] &^= int(wc.ID)
+	if g.sent < g.o.iters && g.pending[i] == 0 {
+		return g.turn(i)
 	}
 	return nil
 }
 
-// turn sends the next message.
-func (g *game) turn() error {
+// turn sends the next message of a queue pair.
+func (g *game) turn(i int) error {
 	if g.checker != nil {
 		if err := g.checker.next(); err != nil {
 			return err
 		}
 	}
-	g.pending = sendID | recvID
-	return g.qp.PostSend(g.send)
+	g.pending[i] = sendID | recvID
+	return g.qps[i].PostSend(g.send)
 }
 
 // completions waits for completions: it polls, and sleeps with events or when
@@ -148,8 +157,12 @@ func (e *endpoint) postRecv(n int) error {
 	if e.o.size > 0 {
 		wr.SGE = []roce.SGE{e.mr.SGE(len(e.buf)-e.o.size, e.o.size)}
 	}
+	post := e.qps[0].PostRecv
+	if e.srq != nil {
+		post = e.srq.PostRecv
+	}
 	for range n {
-		if err := e.qp.PostRecv(wr); err != nil {
+		if err := post(wr); err != nil {
 			return err
 		}
 	}

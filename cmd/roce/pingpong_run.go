@@ -30,7 +30,9 @@ func (a *app) pingpong(ctx context.Context, o *pingpongOptions) error {
 	if err := meet(ctx); err != nil {
 		return err
 	}
-	t.show("  remote address: %s\n", t.peer.Line())
+	for _, peer := range t.peers[:o.numQP] {
+		t.show("  remote address: %s\n", peer.Line())
+	}
 	g := newGame(t.ep, o)
 	took, err := g.play(ctx)
 	if err != nil {
@@ -45,10 +47,10 @@ func (a *app) pingpong(ctx context.Context, o *pingpongOptions) error {
 
 // pingpongGame is one game from the first address to the result.
 type pingpongGame struct {
-	app  *app
-	o    *pingpongOptions
-	ep   *endpoint
-	peer exchange.Dest
+	app   *app
+	o     *pingpongOptions
+	ep    *endpoint
+	peers []exchange.Dest // as many as were exchanged
 }
 
 // show prints a line, unless the result is wanted as JSON.
@@ -63,7 +65,9 @@ func (t *pingpongGame) sit(addr netip.Addr) (err error) {
 	if t.ep, err = t.app.openEndpoint(addr, t.o); err != nil {
 		return err
 	}
-	t.show("  local address:  %s\n", t.ep.mine.Line())
+	for _, d := range t.ep.mine[:t.o.numQP] {
+		t.show("  local address:  %s\n", d.Line())
+	}
 	return nil
 }
 
@@ -80,7 +84,7 @@ func (t *pingpongGame) meetServer(ctx context.Context) error {
 			return err
 		}
 	}
-	t.peer, err = exchange.Client(ctx, conn, t.o.timeout, t.ep.mine, t.ep.connect)
+	t.peers, err = exchange.Client(ctx, conn, t.o.timeout, t.ep.mine, t.ep.connect)
 	return err
 }
 
@@ -97,8 +101,8 @@ func (t *pingpongGame) meetClient(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.peer, err = exchange.Server(ctx, conn, t.o.timeout, func(peer exchange.Dest) (exchange.Dest, error) {
-			return t.answer(conn, peer)
+		t.peers, err = exchange.Server(ctx, conn, t.o.timeout, t.o.slots(), func(peers []exchange.Dest) ([]exchange.Dest, error) {
+			return t.answer(conn, peers)
 		})
 		conn.Close()
 		if !errors.Is(err, exchange.ErrSilent) {
@@ -109,20 +113,20 @@ func (t *pingpongGame) meetClient(ctx context.Context) error {
 }
 
 // answer connects our endpoint to a client's.
-func (t *pingpongGame) answer(conn net.Conn, peer exchange.Dest) (exchange.Dest, error) {
+func (t *pingpongGame) answer(conn net.Conn, peers []exchange.Dest) ([]exchange.Dest, error) {
 	if t.ep == nil {
-		if peer.GID.IsZero() {
-			return exchange.Dest{}, checkPingpongPeer(netip.Addr{}, peer)
+		if peers[0].GID.IsZero() {
+			return nil, checkPingpongPeer(netip.Addr{}, peers[0])
 		}
-		addr, err := serverAddr(conn, peer.GID)
+		addr, err := serverAddr(conn, peers[0].GID)
 		if err != nil {
-			return exchange.Dest{}, err
+			return nil, err
 		}
 		if err := t.sit(addr); err != nil {
-			return exchange.Dest{}, err
+			return nil, err
 		}
 	}
-	return t.ep.mine, t.ep.connect(peer)
+	return t.ep.mine, t.ep.connect(peers)
 }
 
 // silenceHint says what the counters of a device tell about a peer that does not
@@ -145,6 +149,7 @@ func silenceHint(peer netip.Addr, counters map[string]uint64) string {
 type pingpongResult struct {
 	Role        string            `json:"role"` // client or server
 	Transport   string            `json:"transport"`
+	NumQP       int               `json:"num_qp"`
 	Local       jsonDest          `json:"local"`
 	Remote      jsonDest          `json:"remote"`
 	MTU         int               `json:"mtu"`  // bytes
@@ -179,8 +184,8 @@ func (t *pingpongGame) report(took time.Duration) error {
 		return nil
 	}
 	r := pingpongResult{
-		Role: "server", Transport: "rc",
-		Local: newJSONDest(t.ep.mine), Remote: newJSONDest(t.peer),
+		Role: "server", Transport: o.transport, NumQP: o.numQP,
+		Local: newJSONDest(t.ep.mine[0]), Remote: newJSONDest(t.peers[0]),
 		MTU: o.mtu.Bytes(), Size: o.size, Iters: o.iters,
 		Bytes:       2 * int64(o.size) * int64(o.iters),
 		Seconds:     took.Seconds(),
@@ -207,7 +212,7 @@ func (t *pingpongGame) explain(err error) error {
 		failed *completionError
 		quiet  *quietError
 	)
-	peer := t.peer.GID.Addr()
+	peer := t.peers[0].GID.Addr()
 	switch {
 	case errors.As(err, &quiet):
 		return fmt.Errorf("%w: is the other side's program still running, and do both sides use the same -n and -s?", err)

@@ -84,6 +84,61 @@ func TestPingpong(t *testing.T) {
 	}
 }
 
+// With a shared receive queue all queue pairs take part, and the lines are those of
+// ibv_srq_pingpong: an address for each queue pair, bytes and iterations of all.
+func TestPingpongSRQ(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		flags string
+		qps   int
+		bytes string
+		loss  float64
+	}{
+		{"defaults", "-n 400", 16, "3276800", 0},
+		{"one queue pair", "-n 100 -q 1", 1, "819200", 0},
+		{"events", "-n 200 -q 5 -e -s 10000", 5, "4000000", 0},
+		{"as few receives as queue pairs", "-n 200 -q 8 -r 8", 8, "1638400", 0},
+		{"all slots", "-n 1000 -q 256 -s 100", 256, "200000", 0},
+		{"fewer exchanges than queue pairs", "-n 3 -q 8", 8, "24576", 0},
+		{"loss", "-n 100 -q 4 -s 20000", 4, "4000000", 0.02},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			if tt.loss > 0 {
+				w.wrap = lossy(tt.loss)
+			}
+			args := strings.Fields("--transport srq " + tt.flags)
+			server, client := w.play(pingpong{server: args, client: args})
+			server.want(t, "server", 0)
+			client.want(t, "client", 0)
+			for _, o := range []outcome{server, client} {
+				local, remote := strings.Count(o.out, "  local address:  "), strings.Count(o.out, "  remote address: ")
+				if local != tt.qps || remote != tt.qps || !strings.Contains(o.out, "\n"+tt.bytes+" bytes in ") {
+					t.Errorf("%d local and %d remote addresses, want %d and %s bytes:\n%s", local, remote, tt.qps, tt.bytes, o.out)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+			// What one side calls local is remote to the other, in the same order.
+			if a, b := addresses(server.out, "local"), addresses(client.out, "remote"); a != b {
+				t.Errorf("the server's queue pairs\n%sare to the client\n%s", a, b)
+			}
+		})
+	}
+}
+
+// addresses returns what stands in the lines of addresses.
+func addresses(out, which string) (s string) {
+	for line := range strings.Lines(out) {
+		if _, d, ok := strings.Cut(line, which+" address:"); ok {
+			s += strings.TrimSpace(d) + "\n"
+		}
+	}
+	return s
+}
+
 // The lines are computed as in the original.
 func TestResultLines(t *testing.T) {
 	got := resultLines(4096, 1000, 1500*time.Millisecond)
@@ -144,6 +199,8 @@ func TestPingpongMismatch(t *testing.T) {
 		{"MTUs", "-m 256", "-m 1024", "do both sides use the same -m"},
 		{"IP versions", "-a 127.0.0.1", "-a ::1", "different IP versions"},
 		{"iterations", "-n 5", "-n 50", "roce: "},
+		{"queue pairs", "--transport srq -q 3", "--transport srq -q 4", "the other side has 4 queue pairs and we have 3: use the same -q"},
+		{"transports", "--transport srq", "--transport rc", "which may have one queue pair only"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -227,6 +284,7 @@ func TestPingpongJSON(t *testing.T) {
 		wantSchema(t, schema(t, o.out, "counters"), `
 			role string
 			transport string
+			num_qp number
 			local.lid number
 			local.qpn number
 			local.psn number

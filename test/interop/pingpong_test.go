@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// pingpongCase is one run of ibv_rc_pingpong in the guest against ours.
+// pingpongCase is one run of ibv_rc_pingpong, or another of its family, in the guest against ours.
 type pingpongCase struct {
+	srqQPs   int // ibv_srq_pingpong with so many queue pairs; 0: ibv_rc_pingpong
 	weServe  bool
 	family   string
 	mtu      int
@@ -31,7 +32,15 @@ func (p pingpongCase) iters() int {
 	if p.size <= 4096 {
 		return 1000
 	}
-	return 20
+	return max(20, 5*p.srqQPs)
+}
+
+// transport is what the programs call it.
+func (p pingpongCase) transport() string {
+	if p.srqQPs > 0 {
+		return "srq"
+	}
+	return "rc"
 }
 
 func (p pingpongCase) name() string {
@@ -39,12 +48,18 @@ func (p pingpongCase) name() string {
 	if p.weServe {
 		role = "we serve"
 	}
+	if p.srqQPs > 0 {
+		role = fmt.Sprintf("srq %d queue pairs, %s", p.srqQPs, role)
+	}
 	return fmt.Sprintf("%s %s mtu %d size %d", role, p.family, p.mtu, p.size)
 }
 
-// flags are those that ibv_rc_pingpong and roce pingpong share.
+// flags are those that ibv_rc_pingpong, ibv_srq_pingpong and roce pingpong share.
 func (p pingpongCase) flags(port int) []string {
 	f := []string{"-p", fmt.Sprint(port), "-m", fmt.Sprint(p.mtu), "-s", fmt.Sprint(p.size), "-n", fmt.Sprint(p.iters())}
+	if p.srqQPs > 0 {
+		f = append(f, "-q", fmt.Sprint(p.srqQPs))
+	}
 	if p.events {
 		f = append(f, "-e")
 	}
@@ -65,6 +80,15 @@ func pingpongFull() (all []pingpongCase) {
 			}
 		}
 	}
+	for _, serve := range []bool{true, false} {
+		for _, family := range pingpongFamilies {
+			for _, qps := range []int{1, 16, 256} {
+				for _, size := range []int{1, 65537} {
+					all = append(all, pingpongCase{srqQPs: qps, weServe: serve, family: family, mtu: 1024, size: size})
+				}
+			}
+		}
+	}
 	return all
 }
 
@@ -78,6 +102,8 @@ var pingpongSubset = []pingpongCase{
 	{weServe: false, family: ipv4, mtu: 1024, size: 4096, validate: true},
 	{weServe: false, family: ipv6, mtu: 1024, size: 65537, events: true},
 	{weServe: false, family: ipv4, mtu: 4096, size: 1 << 20},
+	{srqQPs: 16, weServe: true, family: ipv4, mtu: 1024, size: 4096},
+	{srqQPs: 5, weServe: false, family: ipv6, mtu: 4096, size: 65537, events: true},
 }
 
 func (s *session) pingpong(t *testing.T) {

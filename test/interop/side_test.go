@@ -69,7 +69,7 @@ func guestSide(ctx context.Context, name string, g *lab.Guest) *side {
 		if err != nil {
 			return nil, err
 		}
-		argv := append([]string{"ibv_rc_pingpong", "-d", "rxe0", "-g", fmt.Sprint(index)}, p.flags(port)...)
+		argv := append([]string{"ibv_" + p.transport() + "_pingpong", "-d", "rxe0", "-g", fmt.Sprint(index)}, p.flags(port)...)
 		if server != "" {
 			argv = append(argv, server)
 		}
@@ -98,7 +98,7 @@ func ourSide(ns *lab.Netns, bin binaries) *side {
 	s := &side{name: "goroce", addr4: lab.HostAddr4, addr6: lab.HostAddr6}
 	s.start = func(argv ...string) (program, error) { return lab.StartProcess(nil, ns.Argv(argv...)...) }
 	s.pingpong = func(p pingpongCase, port int, server string) ([]string, error) {
-		argv := append([]string{bin.roce, "pingpong", "--json", "--addr", s.addr(p.family)}, p.flags(port)...)
+		argv := append([]string{bin.roce, "pingpong", "--json", "--transport", p.transport(), "--addr", s.addr(p.family)}, p.flags(port)...)
 		if server != "" {
 			argv = append(argv, server)
 		}

@@ -48,7 +48,7 @@ func table(results []result, at time.Time) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Interoperability with Linux rxe\n\nRun on %s by `make interop`: %d of %d cases passed. The peer is the rxe driver of a Debian kernel with rdma-core 44\n"+
-		"(ibv_rc_pingpong, pyverbs), in QEMU under software emulation, so the times say nothing about speed. Every RoCE packet of both sides was\n"+
+		"(ibv_*_pingpong, pyverbs), in QEMU under software emulation, so the times say nothing about speed. Every RoCE packet of both sides was\n"+
 		"checked: its ICRC, its form by package ib, and by tshark.\n\n", at.UTC().Format("2006-01-02"), passed, len(results))
 	b.WriteString("| group | case |")
 	for _, k := range kernels {

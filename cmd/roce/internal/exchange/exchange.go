@@ -5,9 +5,11 @@
 // its own, the client says "done". Each of the three is one write, zero byte
 // included, because the original reads with one call: "lid:qpn:psn:gid" in hex
 // of fixed width (52 bytes with the zero byte), and "done" (5 bytes).
+// ibv_srq_pingpong has many queue pairs: both sides send SRQSlots addresses, those
+// they do not use zero.
 //
-// Source of the format: rdma-core, libibverbs/examples/rc_pingpong.c and
-// pingpong.c, as Debian 12 and newer ship them.
+// Source of the format: rdma-core, libibverbs/examples/rc_pingpong.c,
+// srq_pingpong.c and pingpong.c, as Debian 12 and newer ship them.
 package exchange
 
 import (
@@ -28,6 +30,9 @@ import (
 
 // Port is the TCP port of the ibv_*_pingpong programs.
 const Port = 18515
+
+// SRQSlots is how many addresses ibv_srq_pingpong sends.
+const SRQSlots = 256
 
 const (
 	textLen = 4 + 1 + 6 + 1 + 6 + 1 + 32
@@ -83,67 +88,84 @@ func notAnAddress(text []byte) error {
 	return fmt.Errorf("the peer sent %q, which is not lid:qpn:psn:gid in hex: is it an ibv_rc_pingpong?", text)
 }
 
-// Client runs the client's side on conn, which it does not close. ready is
-// called between the peer's answer and our "done", so that a queue pair that
-// cannot be connected is reported to the server by a missing "done". The whole
-// conversation ends by timeout or with ctx.
-func Client(ctx context.Context, conn net.Conn, timeout time.Duration, mine Dest, ready func(peer Dest) error) (Dest, error) {
+// Client runs the client's side on conn, which it does not close; the peer has
+// as many addresses as we. ready is called between the peer's answer and our
+// "done", so that a queue pair that cannot be connected is reported to the server
+// by a missing "done". The whole conversation ends by timeout or with ctx.
+func Client(ctx context.Context, conn net.Conn, timeout time.Duration, mine []Dest, ready func(peers []Dest) error) ([]Dest, error) {
 	defer Bound(ctx, conn, timeout)()
-	if _, err := conn.Write(mine.message()); err != nil {
-		return Dest{}, Explain(ctx, conn, "sending our address", err)
+	if _, err := conn.Write(message(mine)); err != nil {
+		return nil, Explain(ctx, conn, "sending our address", err)
 	}
-	peer, err := read(ctx, conn)
+	peers, err := read(ctx, conn, len(mine))
 	if err != nil {
-		return Dest{}, err
+		return nil, err
 	}
-	if err := ready(peer); err != nil {
-		return Dest{}, err
+	if err := ready(peers); err != nil {
+		return nil, err
 	}
 	if _, err := io.WriteString(conn, done); err != nil {
-		return Dest{}, Explain(ctx, conn, "sending \"done\"", err)
+		return nil, Explain(ctx, conn, "sending \"done\"", err)
 	}
-	return peer, nil
+	return peers, nil
 }
 
-// Server runs the server's side on conn, which it does not close. prepare gets
-// the client's address and returns ours: the queue pair must be ready to receive
-// when it returns. The error is ErrSilent when the client said nothing at all.
-func Server(ctx context.Context, conn net.Conn, timeout time.Duration, prepare func(peer Dest) (mine Dest, err error)) (Dest, error) {
+// Server runs the server's side on conn, which it does not close, for n
+// addresses on each side. prepare gets the client's and returns ours: the queue
+// pairs must be ready to receive when it returns. The error is ErrSilent when the
+// client said nothing at all.
+func Server(ctx context.Context, conn net.Conn, timeout time.Duration, n int, prepare func(peers []Dest) (mine []Dest, err error)) ([]Dest, error) {
 	defer Bound(ctx, conn, timeout)()
-	peer, err := read(ctx, conn)
+	peers, err := read(ctx, conn, n)
 	if err != nil {
-		return Dest{}, err
+		return nil, err
 	}
-	mine, err := prepare(peer)
+	mine, err := prepare(peers)
 	if err != nil {
-		return Dest{}, err
+		return nil, err
 	}
-	if _, err := conn.Write(mine.message()); err != nil {
-		return Dest{}, Explain(ctx, conn, "sending our address", err)
+	if _, err := conn.Write(message(mine)); err != nil {
+		return nil, Explain(ctx, conn, "sending our address", err)
 	}
 	var answer [len(done)]byte
 	if _, err := io.ReadFull(conn, answer[:]); err != nil {
-		return Dest{}, Explain(ctx, conn, "waiting for \"done\"", err)
+		return nil, Explain(ctx, conn, "waiting for \"done\"", err)
 	}
 	if string(answer[:]) != done {
-		return Dest{}, fmt.Errorf("the client answered %q instead of \"done\"", answer[:])
+		return nil, fmt.Errorf("the client answered %q instead of \"done\"", answer[:])
 	}
-	return peer, nil
+	return peers, nil
 }
 
-func (d Dest) message() []byte { return append([]byte(d.String()), 0) }
+func message(all []Dest) (b []byte) {
+	for _, d := range all {
+		b = append(b, d.String()...)
+		b = append(b, 0)
+	}
+	return b
+}
 
-// read reads the peer's address.
-func read(ctx context.Context, conn net.Conn) (Dest, error) {
-	var b [msgLen]byte
-	n, err := io.ReadFull(conn, b[:])
-	if n == 0 && errors.Is(err, io.EOF) {
-		return Dest{}, ErrSilent
+// read reads the peer's n addresses.
+func read(ctx context.Context, conn net.Conn, n int) ([]Dest, error) {
+	b := make([]byte, n*msgLen)
+	got, err := io.ReadFull(conn, b)
+	if got == 0 && errors.Is(err, io.EOF) {
+		return nil, ErrSilent
 	}
 	if err != nil {
-		return Dest{}, Explain(ctx, conn, fmt.Sprintf("waiting for the peer's address (%d of %d bytes came)", n, msgLen), err)
+		doing := fmt.Sprintf("waiting for the peer's address (%d of %d bytes came)", got, len(b))
+		if n > 1 && got == msgLen {
+			doing += ", which may have one queue pair only"
+		}
+		return nil, Explain(ctx, conn, doing, err)
 	}
-	return Parse(b[:])
+	peers := make([]Dest, n)
+	for i := range peers {
+		if peers[i], err = Parse(b[i*msgLen:][:msgLen]); err != nil {
+			return nil, err
+		}
+	}
+	return peers, nil
 }
 
 // Bound gives the conversation on conn a deadline, none with timeout 0, and ends

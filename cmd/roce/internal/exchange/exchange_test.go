@@ -42,7 +42,7 @@ func TestText(t *testing.T) {
 			if s := tt.dest.String(); s != tt.text {
 				t.Errorf("String() = %q, want %q", s, tt.text)
 			}
-			if n := len(tt.dest.message()); n != 52 {
+			if n := len(message([]Dest{tt.dest})); n != 52 {
 				t.Errorf("message of %d bytes, the original reads 52", n)
 			}
 			if s := tt.dest.Line(); s != tt.line {
@@ -76,7 +76,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := Parse(d.message()); err != nil || again != d {
+		if again, err := Parse(message([]Dest{d})); err != nil || again != d {
 			t.Errorf("%q: %v became %v, %v", b, d, again, err)
 		}
 	})
@@ -119,16 +119,16 @@ func TestClientBytes(t *testing.T) {
 		finished <- err
 	}()
 	var order []string
-	peer, err := Client(context.Background(), client, patience, mine, func(peer Dest) error {
-		order = append(order, peer.String())
+	peers, err := Client(context.Background(), client, patience, []Dest{mine}, func(peers []Dest) error {
+		order = append(order, peers[0].String())
 		return nil
 	})
 	client.Close()
 	if err := errors.Join(err, <-finished); err != nil {
 		t.Fatal(err)
 	}
-	if peer.String() != goldenV4 || len(order) != 1 || order[0] != goldenV4 {
-		t.Errorf("peer %v, ready saw %v", peer, order)
+	if len(peers) != 1 || peers[0].String() != goldenV4 || len(order) != 1 || order[0] != goldenV4 {
+		t.Errorf("peers %v, ready saw %v", peers, order)
 	}
 	if want := goldenV6 + "\x00done\x00"; said != want {
 		t.Errorf("the client wrote %q, want %q", said, want)
@@ -147,21 +147,54 @@ func TestServerBytes(t *testing.T) {
 		client.Close()
 		answer <- string(b[:n])
 	}()
-	peer, err := Server(context.Background(), server, patience, func(peer Dest) (Dest, error) { return mine, nil })
-	if err != nil || peer.String() != goldenV6 {
-		t.Errorf("Server = %v, %v", peer, err)
+	peers, err := Server(context.Background(), server, patience, 1, func([]Dest) ([]Dest, error) { return []Dest{mine}, nil })
+	if err != nil || len(peers) != 1 || peers[0].String() != goldenV6 {
+		t.Errorf("Server = %v, %v", peers, err)
 	}
 	if got, want := <-answer, goldenV4+"\x00"; got != want {
 		t.Errorf("the server wrote %q, want %q", got, want)
 	}
 }
 
+// TestSRQSlots: ibv_srq_pingpong says 256 addresses in each direction, those that
+// it does not use zero; a peer with one is told from one that is slow.
+func TestSRQSlots(t *testing.T) {
+	one, _ := Parse([]byte(goldenV4))
+	mine := make([]Dest, SRQSlots)
+	mine[0], mine[255] = one, one
+	client, server := pair(t)
+	said := make(chan string, 1)
+	go func() {
+		b := make([]byte, SRQSlots*52)
+		io.ReadFull(server, b)
+		server.Write(b)
+		rest, _ := io.ReadAll(server)
+		said <- string(b) + string(rest)
+	}()
+	peers, err := Client(context.Background(), client, patience, mine, func([]Dest) error { return nil })
+	client.Close()
+	if err != nil || len(peers) != SRQSlots || peers[0] != one || peers[1] != (Dest{}) || peers[255] != one {
+		t.Errorf("peers %v, %v", peers, err)
+	}
+	none := "0000:000000:000000:00000000000000000000000000000000\x00"
+	if want := goldenV4 + "\x00" + strings.Repeat(none, 254) + goldenV4 + "\x00done\x00"; <-said != want {
+		t.Error("the client wrote something else than the original")
+	}
+
+	client, server = pair(t)
+	client.Write([]byte(goldenV4 + "\x00"))
+	_, err = Server(context.Background(), server, 20*time.Millisecond, SRQSlots, nil)
+	if err == nil || !strings.Contains(err.Error(), "52 of 13312 bytes came), which may have one queue pair only") {
+		t.Errorf("a peer with one address: %v", err)
+	}
+}
+
 func TestBadPeers(t *testing.T) {
-	accept := func(Dest) (Dest, error) { return Dest{}, nil }
-	refuse := func(Dest) (Dest, error) { return Dest{}, errors.New("no such path") }
+	accept := func([]Dest) ([]Dest, error) { return []Dest{{}}, nil }
+	refuse := func([]Dest) ([]Dest, error) { return nil, errors.New("no such path") }
 	for _, tt := range []struct {
 		name, says string
-		prepare    func(Dest) (Dest, error)
+		prepare    func([]Dest) ([]Dest, error)
 		want       string
 	}{
 		{"silent", "", accept, ErrSilent.Error()},
@@ -175,7 +208,7 @@ func TestBadPeers(t *testing.T) {
 			client, server := pair(t)
 			client.Write([]byte(tt.says))
 			client.(*net.TCPConn).CloseWrite()
-			_, err := Server(context.Background(), server, patience, tt.prepare)
+			_, err := Server(context.Background(), server, patience, 1, tt.prepare)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
@@ -188,7 +221,7 @@ func TestClientRefuses(t *testing.T) {
 	client, server := pair(t)
 	server.Write([]byte(goldenV4 + "\x00"))
 	no := errors.New("no such path")
-	if _, err := Client(context.Background(), client, patience, Dest{}, func(Dest) error { return no }); !errors.Is(err, no) {
+	if _, err := Client(context.Background(), client, patience, []Dest{{}}, func([]Dest) error { return no }); !errors.Is(err, no) {
 		t.Errorf("error %v", err)
 	}
 	client.Close()
@@ -200,7 +233,7 @@ func TestClientRefuses(t *testing.T) {
 func TestNothingHangs(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		_, server := pair(t)
-		_, err := Server(context.Background(), server, 20*time.Millisecond, nil)
+		_, err := Server(context.Background(), server, 20*time.Millisecond, 1, nil)
 		if err == nil || !strings.Contains(err.Error(), "no answer in time") {
 			t.Errorf("error %v", err)
 		}
@@ -209,7 +242,7 @@ func TestNothingHangs(t *testing.T) {
 		client, server := pair(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { io.ReadFull(server, make([]byte, 52)); cancel() }()
-		if _, err := Client(ctx, client, patience, Dest{}, nil); !errors.Is(err, context.Canceled) {
+		if _, err := Client(ctx, client, patience, []Dest{{}}, nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
 	})
