@@ -128,21 +128,41 @@ func (s *side) freeRemote(r *request) {
 	}
 }
 
-// receiveCompleted takes the completion of a receive request.
-func (s *side) receiveCompleted(wc *roce.WC) {
-	if s.recvDone == s.recvNext {
-		s.w.fail("%v: receive %#x completed, but none is posted", s, wc.ID)
-		return
+// claim returns the request of the peer that the next receive request is for, whose
+// completion wc is, or nil if there is none.
+func (s *side) claim(wc *roce.WC) *request {
+	posted := s.recvNext
+	if s.pool != nil {
+		posted = len(s.recvs)
+	}
+	if s.recvDone == posted {
+		s.w.fail("%v: receive %#x completed, but none is due: %v", s, wc.ID, wc.Status)
+		return nil
 	}
 	r := s.recvs[s.recvDone]
-	if wc.ID != r.id|recvID {
-		s.w.fail("%v: receive %#x completed, but next is that of %v", s, wc.ID, r)
+	switch {
+	case s.pool != nil:
+		var ok bool
+		if r.recv, ok = s.pool.take(s, wc); !ok {
+			return nil
+		}
+	case wc.ID != r.id|recvID:
+		s.w.fail("%v: receive %#x completed, but next is that of %v: %v", s, wc.ID, r, wc.Status)
+		return nil
+	}
+	s.recvDone++
+	return r
+}
+
+// receiveCompleted takes the completion of a receive request.
+func (s *side) receiveCompleted(wc *roce.WC) {
+	r := s.claim(wc)
+	if r == nil {
 		return
 	}
 	if s.recvBroken {
 		s.w.fail("%v: receive %#x succeeded after an error", s, wc.ID)
 	}
-	s.recvDone++
 	r.received = true
 	want := roce.WC{ID: wc.ID, Opcode: roce.WCRecv, QPN: s.qp.Num(), ByteLen: uint32(r.size), Solicited: r.flags&roce.Solicited != 0}
 	n := r.size
@@ -174,8 +194,10 @@ func (s *side) receiveCompleted(wc *roce.WC) {
 
 // freeReceive gives the buffer of a receive request back.
 func (s *side) freeReceive(r *request) {
-	for _, p := range r.recv {
-		s.held -= p.n
+	if s.pool == nil {
+		for _, p := range r.recv {
+			s.held -= p.n
+		}
 	}
 	r.recv.release()
 	r.recv = nil

@@ -35,6 +35,10 @@ var failureNames = [...]string{
 
 func (f Failure) String() string { return failureNames[f] }
 
+// ownReceives says whether the failure is one of receive requests that a side posts
+// for itself.
+func (f Failure) ownReceives() bool { return f == ShortRecv || f == NoRecv }
+
 // statuses are what the requests of the connection may complete with, besides
 // success and flushed. A NAK that ends a connection may itself get lost; its
 // sender is silent afterwards, so that retries run out.
@@ -192,16 +196,13 @@ func (s *side) failed(wc *roce.WC) {
 }
 
 func (s *side) receiveFailed(wc *roce.WC) {
-	if s.recvDone == s.recvNext {
-		s.w.fail("%v: receive %#x failed, but none is posted", s, wc.ID)
+	r := s.claim(wc)
+	if r == nil {
 		return
 	}
-	r := s.recvs[s.recvDone]
-	if wc.ID != r.id|recvID {
-		s.w.fail("%v: receive %#x failed, but next is that of %v", s, wc.ID, r)
-		return
+	if s.pool != nil && s.recvBroken {
+		s.w.fail("%v: receive %#x of the shared queue failed after another", s, wc.ID)
 	}
-	s.recvDone++
 	s.recvBroken = true
 	s.freeReceive(r)
 }

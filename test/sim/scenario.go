@@ -24,6 +24,7 @@ type Config struct {
 	Block    float64 // share of sends that find the socket full
 	Drain    bool    // programs drain their send queue (SQD) now and then
 	Lives    int     // so many connections, one after the other, in each place
+	Shared   bool    // half of the queue pairs receive from a queue that those of their node share
 	Failure  Failure // of the first connection
 
 	hooks hooks
@@ -67,6 +68,7 @@ func Scenario(seed uint64) Config {
 		c.Requests = 3
 		c.Conns = 1
 	}
+	c.Shared = rng.IntN(3) == 0
 	return c
 }
 

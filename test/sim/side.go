@@ -66,6 +66,10 @@ type side struct {
 	held     int        // bytes in posted receive requests
 	recvAt   time.Duration
 
+	pool       *pool  // where it receives from instead, or nil
+	nextShared uint64 // the least ID of a receive from there that may come next
+	lastWQE    bool   // no receive from there will come any more
+
 	arenas  []*arena // the memory it uses
 	life    int      // connections to come after this one
 	drain   drainState
@@ -116,11 +120,11 @@ func (w *world) connect() error {
 func (w *world) connection(na, nb *node, life int) error {
 	mtu := ib.MTU(1 + w.rng.IntN(5))
 	doomed := len(w.sides) == 0 && w.cfg.Failure != NoFailure
-	a, err := w.newSide(na, mtu)
+	a, err := w.newSide(na, mtu, doomed)
 	if err != nil {
 		return err
 	}
-	b, err := w.newSide(nb, mtu)
+	b, err := w.newSide(nb, mtu, doomed)
 	if err != nil {
 		return err
 	}
@@ -181,11 +185,14 @@ func (s *side) close() error {
 	return s.qp.Destroy()
 }
 
-func (w *world) newSide(n *node, mtu ib.MTU) (*side, error) {
+func (w *world) newSide(n *node, mtu ib.MTU, doomed bool) (*side, error) {
 	s := &side{w: w, n: n, num: len(w.sides), mtu: mtu, inline: []int{0, 64, 512}[w.rng.IntN(3)], sigAll: w.rng.IntN(5) == 0}
 	var err error
+	if n.pool != nil && !(doomed && n.w.cfg.Failure.ownReceives()) && w.rng.IntN(2) == 0 {
+		s.pool = n.pool
+	}
 	s.qp, err = n.pd.CreateQP(roce.QPConfig{
-		SendCQ: n.cq, MaxSendWR: 1 << w.rng.IntN(7), MaxRecvWR: 1 << w.rng.IntN(6),
+		SRQ: s.pool.queue(), SendCQ: n.cq, MaxSendWR: 1 << w.rng.IntN(7), MaxRecvWR: 1 << w.rng.IntN(6),
 		MaxSendSGE: 1 + w.rng.IntN(32), MaxRecvSGE: 1 + w.rng.IntN(32), MaxInline: s.inline, SigAll: s.sigAll,
 	})
 	if err != nil {
@@ -277,7 +284,7 @@ func (s *side) plan() {
 }
 
 func (s *side) done() bool {
-	return s.closed || s.completed == len(s.ops) && s.recvDone == len(s.recvs) && s.drain == running
+	return s.closed || s.completed == len(s.ops) && (s.recvDone == len(s.recvs) || s.lastWQE) && s.drain == running
 }
 
 // due returns when the program wants to do something by itself.
@@ -294,7 +301,7 @@ func (s *side) due() time.Duration {
 	if s.sendAt > s.w.now && s.posted < len(s.ops) {
 		t = min(t, s.sendAt)
 	}
-	if s.recvAt > s.w.now && s.recvNext < len(s.recvs) {
+	if s.recvAt > s.w.now && s.pool == nil && s.recvNext < len(s.recvs) {
 		t = min(t, s.recvAt)
 	}
 	return t
@@ -321,7 +328,7 @@ func (s *side) act() (busy bool) {
 	if s.drains() {
 		busy = true
 	}
-	if s.w.now >= s.recvAt && s.recvNext < len(s.recvs) {
+	if s.w.now >= s.recvAt && s.pool == nil && s.recvNext < len(s.recvs) {
 		if s.postRecv() {
 			busy = true
 			s.recvAt = s.pause(4 * time.Millisecond)

@@ -44,7 +44,7 @@ func TestSeeds(t *testing.T) {
 		}
 		sum.add(r)
 	}
-	if *oneSeed < 0 && (sum.Retrans == 0 || sum.Timeouts == 0 || sum.RNRs == 0 || sum.Blocked == 0 || sum.Drains == 0) {
+	if *oneSeed < 0 && (sum.Retrans == 0 || sum.Timeouts == 0 || sum.RNRs == 0 || sum.Blocked == 0 || sum.Drains == 0 || sum.Limits == 0) {
 		t.Errorf("the seeds leave something out: %+v", sum)
 	}
 	t.Logf("%d seeds in %v: %+v", n, time.Since(start).Round(time.Millisecond), sum)
@@ -61,6 +61,7 @@ func (r *Result) add(s Result) {
 	r.RNRs += s.RNRs
 	r.Blocked += s.Blocked
 	r.Drains += s.Drains
+	r.Limits += s.Limits
 }
 
 // On a network without faults nothing is sent twice: no timer runs out, and only a

@@ -36,6 +36,7 @@ type Result struct {
 	Delivered int // packets received
 	Blocked   int // sends that found the socket full
 	Drains    int
+	Limits    int // limit events of shared receive queues
 	// Statuses counts those of requests of a connection that failed, besides
 	// success and flushed.
 	Statuses map[roce.WCStatus]int
@@ -71,6 +72,7 @@ type node struct {
 	cq     *roce.CQ
 	be     *traced
 	arenas []*arena
+	pool   *pool         // or nil
 	next   time.Duration // when the device wants to run again
 }
 
@@ -156,6 +158,9 @@ func (w *world) turn() (busy bool) {
 	before := w.sent + w.received
 	for _, n := range w.nodes {
 		n.events()
+		if n.pool.act() {
+			busy = true
+		}
 	}
 	for _, i := range w.rng.Perm(len(w.nodes)) {
 		n := w.nodes[i]
@@ -181,7 +186,7 @@ func (w *world) turn() (busy bool) {
 func (w *world) next() time.Duration {
 	t := roce.Never
 	for _, n := range w.nodes {
-		t = min(t, n.next)
+		t = min(t, n.next, n.pool.due())
 		if n.be.fullUntil > w.now {
 			t = min(t, n.be.fullUntil)
 		}
@@ -260,8 +265,10 @@ func (n *node) open(be netio.Backend) (err error) {
 	if n.cq, err = n.dev.CreateCQ(4096); err != nil {
 		return err
 	}
-	n.arenas, err = n.newArenas()
-	return err
+	if n.arenas, err = n.newArenas(); err != nil || !w.cfg.Shared {
+		return err
+	}
+	return n.newPool()
 }
 
 // newArenas registers memory in one to three regions.
@@ -322,6 +329,11 @@ func (n *node) close() error {
 	if err := closeArenas(n.arenas, false); err != nil {
 		return err
 	}
+	if n.pool != nil {
+		if err := n.pool.close(); err != nil {
+			return err
+		}
+	}
 	if err := n.cq.Destroy(); err != nil {
 		return err
 	}
@@ -346,7 +358,10 @@ func (n *node) events() {
 		case s != nil && ev.Type == roce.EventSQDrained && s.drain == draining:
 			s.drain = drained
 			s.resumeAt = n.w.now + time.Duration(n.w.rng.IntN(300_000))
+		case ev.SRQ != nil && ev.Type == roce.EventSRQLimit:
+			n.pool.limitReached()
 		case s != nil && s.doomed:
+			s.lastWQE = s.lastWQE || ev.Type == roce.EventQPLastWQE && s.pool != nil
 		case ev.Type != transport.EventCommEst:
 			n.w.fail("node %d: event %v", n.i, ev.Type)
 		}

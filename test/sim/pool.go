@@ -1,0 +1,124 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/goroce/goroce/roce"
+)
+
+// pool is a shared receive queue of a node, and the program that keeps it filled.
+// Any message may take any of its receives, so each has room for the longest.
+type pool struct {
+	n       *node
+	srq     *roce.SRQ
+	arenas  []*arena
+	sge     int                // segments of a receive
+	target  int                // receives to keep posted
+	posted  map[uint64]scatter // by ID: not completed
+	next    uint64             // ID of the next
+	at      time.Duration      // when to look again
+	limited bool               // the limit is armed
+}
+
+// newPool makes the shared queue of a node.
+func (n *node) newPool() error {
+	rng := n.w.rng
+	p := &pool{n: n, sge: 1 + rng.IntN(4), target: 2 + rng.IntN(6), posted: map[uint64]scatter{}}
+	var err error
+	if p.arenas, err = n.newArenas(); err != nil {
+		return err
+	}
+	p.srq, err = n.pd.CreateSRQ(roce.SRQConfig{MaxWR: 8, MaxSGE: p.sge})
+	n.pool = p
+	return err
+}
+
+// queue returns the queue, nil for no pool.
+func (p *pool) queue() *roce.SRQ {
+	if p == nil {
+		return nil
+	}
+	return p.srq
+}
+
+// due returns when the program wants to do something by itself.
+func (p *pool) due() time.Duration {
+	if p != nil && p.at > p.n.w.now && len(p.posted) < p.target {
+		return p.at
+	}
+	return roce.Never
+}
+
+// act posts receives, sizes the queue and arms its limit, now and then.
+func (p *pool) act() (busy bool) {
+	if p == nil || p.n.w.now < p.at || len(p.posted) >= p.target {
+		return false
+	}
+	w, rng := p.n.w, p.n.w.rng
+	if rng.IntN(4) == 0 {
+		a := roce.SRQAttr{MaxWR: 8 << rng.IntN(3), Limit: rng.IntN(p.target + 1)}
+		if err := p.srq.Modify(a, roce.SRQMaxWR|roce.SRQLimit); err != nil {
+			w.fail("node %d: shared queue: %v", p.n.i, err)
+		}
+		p.limited = a.Limit > 0
+	}
+	for n := 1 + rng.IntN(p.target); n > 0 && len(p.posted) < p.target; n-- {
+		buf, ok := allocScatter(rng, p.arenas, w.cfg.MaxSize+rng.IntN(100), 1+rng.IntN(p.sge))
+		if !ok {
+			break
+		}
+		id := recvID | p.next
+		p.next++
+		p.posted[id] = buf
+		w.trace.add(event{at: w.now, node: p.n.i, what: "pool", n: len(p.posted), sum: id})
+		if err := p.srq.PostRecv(roce.RecvWR{ID: id, SGE: buf.sges()}); err != nil {
+			w.fail("node %d: shared queue: %v", p.n.i, err)
+		}
+		busy = true
+	}
+	p.at = w.now + 1
+	if rng.IntN(3) == 0 {
+		p.at = w.now + time.Duration(rng.Int64N(int64(2*time.Millisecond)))
+	}
+	return busy
+}
+
+// take returns the buffer of a receive that completed for s. Each completes once,
+// and those of one queue pair in the order in which they were posted.
+func (p *pool) take(s *side, wc *roce.WC) (buf scatter, ok bool) {
+	buf, ok = p.posted[wc.ID]
+	switch {
+	case !ok:
+		p.n.w.fail("%v: receive %#x of the shared queue completed, but is not posted", s, wc.ID)
+	case wc.ID < s.nextShared:
+		p.n.w.fail("%v: receive %#x of the shared queue completed after a later one", s, wc.ID)
+	}
+	delete(p.posted, wc.ID)
+	s.nextShared = wc.ID + 1
+	return buf, ok
+}
+
+// limitReached takes the event.
+func (p *pool) limitReached() {
+	if !p.limited {
+		p.n.w.fail("node %d: limit event of a shared queue that is not armed", p.n.i)
+	}
+	p.limited = false
+	p.n.w.res.Limits++
+}
+
+// close destroys the queue, whose queue pairs are gone: what is posted has not
+// been touched, unless a queue pair was destroyed in the middle of a message.
+func (p *pool) close() error {
+	if err := p.srq.Destroy(); err != nil {
+		return err
+	}
+	for _, buf := range p.posted {
+		buf.release()
+	}
+	if err := closeArenas(p.arenas, false); err != nil {
+		return fmt.Errorf("shared queue: %w", err)
+	}
+	return nil
+}

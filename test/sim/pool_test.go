@@ -1,0 +1,114 @@
+package sim
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/goroce/goroce/roce"
+)
+
+// TestPoolChecksCatch: the checks of shared receive queues notice what they are
+// there for.
+func TestPoolChecksCatch(t *testing.T) {
+	const seed = 3
+	cfg := Scenario(seed)
+	cfg.Shared = true
+	if _, err := Run(cfg); err != nil {
+		t.Fatal(err)
+	}
+	shared := func(x wcRef) bool {
+		s := x.n.w.byQPN[x.n.i][x.wc.QPN]
+		return x.wc.ID&recvID != 0 && s.pool != nil
+	}
+	for _, tt := range []struct {
+		fault string
+		hook  func(h *hooks)
+		want  string
+	}{
+		{"a receive completes twice", func(h *hooks) {
+			h.completions = func(l []wcRef) []wcRef {
+				for _, x := range l {
+					if shared(x) {
+						return append(l, x)
+					}
+				}
+				return l
+			}
+		}, "is not posted|none is due"},
+		{"a receive completes with the ID of another", func(h *hooks) {
+			h.completions = func(l []wcRef) []wcRef {
+				for i := range l {
+					for id := range l[i].n.pool.posted {
+						if shared(l[i]) && id != l[i].wc.ID {
+							l[i].wc.ID = id
+							break
+						}
+					}
+				}
+				return l
+			}
+		}, "of the receive buffer is wrong"},
+		{"receives of a queue pair complete out of order", func(h *hooks) {
+			h.completions = func(l []wcRef) []wcRef {
+				for i := 1; i < len(l); i++ {
+					if a, b := &l[i-1], &l[i]; shared(*a) && a.wc.QPN == b.wc.QPN && shared(*b) {
+						a.wc.ID, b.wc.ID = b.wc.ID, a.wc.ID
+					}
+				}
+				return l
+			}
+		}, "of the receive buffer is wrong|after a later one"},
+		{"a limit event comes unasked", func(h *hooks) {
+			h.step = once(30, func(w *world) { w.nodes[0].pool.limited = false; w.nodes[0].pool.limitReached() })
+		}, "not armed"},
+		{"a receive is written to that nobody took", func(h *hooks) {
+			h.step = once(30, func(w *world) {
+				for _, buf := range w.nodes[0].pool.posted {
+					buf[0].a.buf[(buf[0].off+len(buf[0].a.buf)/2)%len(buf[0].a.buf)] ^= 1
+					return
+				}
+			})
+		}, "was overwritten|is wrong"},
+	} {
+		cfg := Scenario(seed)
+		cfg.Shared = true
+		tt.hook(&cfg.hooks)
+		_, err := Run(cfg)
+		if err == nil {
+			t.Errorf("%s: not noticed", tt.fault)
+			continue
+		}
+		first, _, _ := strings.Cut(err.Error(), "configuration")
+		ok := false
+		for want := range strings.SplitSeq(tt.want, "|") {
+			ok = ok || strings.Contains(first, want)
+		}
+		if !ok {
+			t.Errorf("%s: noticed as %q, want %q", tt.fault, first, tt.want)
+		}
+	}
+}
+
+// TestSharedFailures: a connection that ends in the middle of a message from a
+// shared queue gives its receive back, flushed, and the others go on.
+func TestSharedFailures(t *testing.T) {
+	flushed := 0
+	for seed := range uint64(12) {
+		cfg := Scenario(9000 + seed)
+		cfg.Shared, cfg.Failure = true, []Failure{ToError, Cut, BadRKey, Destroy}[seed%4]
+		cfg.hooks.completions = func(l []wcRef) []wcRef {
+			for _, x := range l {
+				if s := x.n.w.byQPN[x.n.i][x.wc.QPN]; s.pool != nil && x.wc.ID&recvID != 0 && x.wc.Status == roce.WCWRFlushErr {
+					flushed++
+				}
+			}
+			return l
+		}
+		if _, err := Run(cfg); err != nil {
+			t.Error(err)
+		}
+	}
+	if flushed == 0 {
+		t.Error("no connection ended in the middle of a message")
+	}
+}
