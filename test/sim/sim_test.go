@@ -67,13 +67,13 @@ func (r *Result) add(s Result) {
 // On a network without faults nothing is sent twice: no timer runs out, and only a
 // receiver that is not ready causes a repetition (field lesson: spurious retries).
 func TestCleanNetwork(t *testing.T) {
-	n := uint64(40)
+	first, n := uint64(5000), uint64(40)
 	if raceEnabled {
-		n = 4
+		first, n = 5007, 4 // one of them has no RNR NAKs
 	}
 	quiet := 0
 	for seed := range n {
-		cfg := Scenario(5000 + seed)
+		cfg := Scenario(first + seed)
 		cfg.Faults, cfg.Block, cfg.Fabric = netio.Faults{}, 0, 16<<20
 		r, err := Run(cfg)
 		if err != nil {
