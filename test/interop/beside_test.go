@@ -9,6 +9,32 @@ import (
 	"time"
 )
 
+// vlan runs this stack on VLAN interfaces, in the guest because not every host's kernel has them.
+func (s *session) vlan(t *testing.T, bin binaries) {
+	if s.mode == reference {
+		return
+	}
+	s.run(t, "beside", "our backend on VLAN interfaces of the guest", func(c *testCase) {
+		test, err := os.ReadFile(bin.netio)
+		if err != nil {
+			c.Fatal(err)
+		}
+		const path = "/tmp/netio.test"
+		if err := c.s.guest.Put(path, 0o755, test); err != nil {
+			c.Fatal(err)
+		}
+		prog, err := c.s.rxe.start(path, "-test.v", "-test.run", "^TestVLAN$")
+		if err != nil {
+			c.Fatal(err)
+		}
+		defer prog.Kill()
+		exit, err := prog.Wait(60 * time.Second)
+		if err != nil || exit != 0 || !strings.Contains(prog.Stdout(), "--- PASS: TestVLAN") {
+			c.Errorf("exit status %d (%v):\n%s%s", exit, err, prog.Stdout(), prog.Stderr())
+		}
+	})
+}
+
 // beside runs this stack in the guest, where the rxe module has port 4791: the error says so.
 func (s *session) beside(t *testing.T, bin binaries) {
 	if s.mode == reference {
@@ -38,5 +64,6 @@ func (s *session) beside(t *testing.T, bin binaries) {
 				c.Errorf("it says %q, want one line that names the rxe module and port 4791", msg)
 			}
 		})
+		s.vlan(t, bin)
 	})
 }

@@ -107,7 +107,7 @@ func root(t *testing.T) string {
 }
 
 // binaries are the programs under test and those of the harness.
-type binaries struct{ agent, roce, peer string }
+type binaries struct{ agent, roce, peer, netio string }
 
 func build(t *testing.T, ctx context.Context, mode string) binaries {
 	t.Helper()
@@ -115,9 +115,12 @@ func build(t *testing.T, ctx context.Context, mode string) binaries {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	make := func(name, pkg string) string {
+	make := func(name, pkg string, how ...string) string {
 		out := filepath.Join(dir, name)
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
+		if how == nil {
+			how = []string{"build"}
+		}
+		cmd := exec.CommandContext(ctx, "go", append(how, "-o", out, pkg)...)
 		cmd.Dir = root(t)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if b, err := cmd.CombinedOutput(); err != nil {
@@ -129,6 +132,7 @@ func build(t *testing.T, ctx context.Context, mode string) binaries {
 	if mode != reference {
 		b.roce = make("roce", "./cmd/roce")
 		b.peer = make("peer", "./test/interop/peer")
+		b.netio = make("netio.test", "./roce/netio", "test", "-c")
 	}
 	return b
 }
