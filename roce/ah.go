@@ -20,7 +20,8 @@ type AH struct {
 	closed atomic.Bool
 }
 
-// CreateAH makes an address handle (ibv_create_ah). Of av DGID, the traffic class
+// CreateAH makes an address handle (ibv_create_ah), of a host or of a multicast
+// group. Of av DGID, the traffic class
 // and the source port mean something. The error is a *ConfigError.
 func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 	d := p.dev
@@ -31,8 +32,8 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 		return nil, err
 	}
 	dst := av.DGID.Addr()
-	if dst.IsUnspecified() || dst.IsMulticast() {
-		return nil, &ConfigError{"AV.DGID", av.DGID, "the IP address of a host is needed"}
+	if dst.IsUnspecified() {
+		return nil, &ConfigError{"AV.DGID", av.DGID, "the IP address of a host or a multicast group is needed"}
 	}
 	a := &AH{pd: p, av: av, path: av.Path()}
 	if err := d.ahs.add(a); err != nil {
@@ -65,7 +66,7 @@ func (d *Device) AddressFromWC(wc *WC, grh []byte) (AddressVector, error) {
 	if !ok {
 		return AddressVector{}, &ConfigError{"grh", fmt.Sprintf("%d bytes", len(grh)), "the 40 bytes before the payload are needed, with an IPv4 or IPv6 header"}
 	}
-	if h.Dst != d.addr.WithZone("") {
+	if h.Dst != d.addr.WithZone("") && !h.Dst.IsMulticast() {
 		return AddressVector{}, &ConfigError{"grh", h.Dst, fmt.Sprintf("a datagram to %v is needed, the device's address", d.addr)}
 	}
 	return AddressVector{DGID: ib.GIDFromAddr(h.Src), TrafficClass: h.TrafficClass, FlowLabel: h.FlowLabel, HopLimit: 64}, nil

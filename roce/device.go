@@ -167,21 +167,23 @@ func (d *Device) closeWatched() {
 
 // DeviceAttr describes a device (ibv_device_attr).
 type DeviceAttr struct {
-	Name          string
-	NodeGUID      uint64
-	MaxQP         int
-	MaxQPWR       int // entries of a work queue
-	MaxSGE        int
-	MaxCQE        int
-	MaxSRQWR      int // entries of a shared receive queue
-	MaxAH         int
-	MaxMR, MaxMW  int // together
-	MaxMRSize     uint64
-	MaxInline     int // bytes
-	MaxQPRdAtom   int // responder resources of a queue pair
-	MaxQPInitRdAt int // initiator depth of a queue pair
-	AtomicCap     AtomicCap
-	PhysPortCount int
+	Name             string
+	NodeGUID         uint64
+	MaxQP            int
+	MaxQPWR          int // entries of a work queue
+	MaxSGE           int
+	MaxCQE           int
+	MaxSRQWR         int // entries of a shared receive queue
+	MaxAH            int
+	MaxMcastGrp      int // multicast groups
+	MaxMcastQPAttach int // queue pairs of a group
+	MaxMR, MaxMW     int // together
+	MaxMRSize        uint64
+	MaxInline        int // bytes
+	MaxQPRdAtom      int // responder resources of a queue pair
+	MaxQPInitRdAt    int // initiator depth of a queue pair
+	AtomicCap        AtomicCap
+	PhysPortCount    int
 }
 
 // AtomicCap says what remote atomics are atomic towards, numbered as
@@ -211,6 +213,7 @@ func (c AtomicCap) String() string {
 func (d *Device) Query() DeviceAttr {
 	return DeviceAttr{
 		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: maxAH,
+		MaxMcastGrp: maxMcastGrp, MaxMcastQPAttach: maxMcastQP,
 		MaxMR: maxMR, MaxMW: maxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
 	}
 }

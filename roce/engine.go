@@ -41,6 +41,7 @@ type engine struct {
 	mu        sync.Mutex
 	qps       map[ib.QPN]*QP
 	peers     peers
+	groups    groups
 	strangers *strangers // made with the first UD queue pair
 	wheel     *wheel
 	control   fifo // queue pairs with ACKs and NAKs to send: always first

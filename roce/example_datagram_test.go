@@ -116,3 +116,29 @@ func ExamplePD_CreateAHFromWC() {
 	// from 10.0.0.1
 	// me
 }
+
+// A datagram to everybody who is attached to a multicast group.
+func ExampleQP_AttachMulticast() {
+	fabric := netio.NewFabric()
+	a, b := openDatagramEnd(fabric, "10.0.0.1"), openDatagramEnd(fabric, "10.0.0.2")
+	defer a.dev.Close()
+	defer b.dev.Close()
+
+	group := netip.MustParseAddr("239.1.2.3")
+	if err := b.qp.AttachMulticast(group); err != nil {
+		log.Fatal(err)
+	}
+	ah, err := a.pd.CreateAH(roce.AddressVector{DGID: ib.GIDFromAddr(group)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := a.qp.PostSend(roce.SendWR{
+		Opcode: roce.WRSend, Flags: roce.Inline, Data: []byte("hello, all"),
+		AH: ah, RemoteQPN: ib.MulticastQPN, QKey: exampleQKey,
+	}); err != nil {
+		log.Fatal(err)
+	}
+	wc := b.receive()
+	fmt.Printf("%s\n", b.mr.Bytes()[40:wc.ByteLen])
+	// Output: hello, all
+}

@@ -46,14 +46,13 @@ type QP struct {
 	nextBell *QP
 
 	// Under the engine lock:
-	t      *transport.QP
-	links  [numQueues]link
-	timer  timer
-	peers  [3]*peer // the addresses that the peer may have, see transport.QP.Peers
-	rxFlow ib.Flow  // of packets from rxFrom
-	rxFrom netip.AddrPort
-	in     transport.Inbound // the packet at work
-	dead   bool
+	t     *transport.QP
+	links [numQueues]link
+	timer timer
+	peers [3]*peer // the addresses that the peer may have, see transport.QP.Peers
+	rx    inflow
+	in    transport.Inbound // the packet at work
+	dead  bool
 }
 
 // CreateQP makes a queue pair in state RESET, with a random number. The longest
@@ -333,6 +332,7 @@ func (q *QP) remove() {
 	q.t.Destroy()
 	q.state.Store(uint32(StateReset))
 	delete(q.e.qps, q.num)
+	q.e.detachAll(q)
 	q.e.wheel.remove(q)
 	q.setPeers([3]netip.Addr{})
 	q.pd.refs.Add(-1)

@@ -37,44 +37,64 @@ func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
 		e.drops.malformed(bad)
 		return
 	}
+	src := netip.AddrPortFrom(r.Src.Addr().Unmap().WithZone(""), r.Src.Port())
+	if p.DestQP() == ib.MulticastQPN || r.Dst.Addr().IsMulticast() {
+		e.multicast(now, src, r, segment, &p)
+		return
+	}
 	q := e.qps[p.DestQP()]
 	if q == nil {
 		e.count(dropUnknownQP)
 		return
 	}
-	src := r.Src.Addr().Unmap().WithZone("")
 	switch {
 	case q.typ == UD: // from anybody; its Q_Key is checked later
 	case q.peers[0] == nil:
 		q.dev.counters.Inc(transport.DropState)
 		return
-	case q.from(src) == nil:
+	case q.from(src.Addr()) == nil:
 		q.dev.counters.Inc(transport.DropSource)
 		return
 	}
-	if !e.intact(now, q, netip.AddrPortFrom(src, r.Src.Port()), r, segment, &p) {
-		return
+	if e.intact(now, q, &q.rx, src, r, segment, &p) {
+		q.deliver(now, src.Addr(), r, &p)
 	}
-	q.in = transport.Inbound{Packet: p, Src: src, Dst: e.out.local.Addr().WithZone(""), TOS: r.TOS, CE: r.TOS&3 == ecnCE}
+}
+
+// deliver hands a packet that may be trusted to its queue pair.
+func (q *QP) deliver(now time.Duration, src netip.Addr, r *netio.Received, p *ib.Packet) {
+	q.in = transport.Inbound{Packet: *p, Src: src, Dst: r.Dst.Addr().WithZone(""), TOS: r.TOS, CE: r.TOS&3 == ecnCE}
 	q.t.Receive(now, &q.in)
-	e.touch(q)
+	q.e.touch(q)
+}
+
+// inflow is the flow of packets last received, kept because the next one is most
+// often of the same.
+type inflow struct {
+	flow     ib.Flow
+	from, to netip.AddrPort
+}
+
+func (f *inflow) get(from, to netip.AddrPort) *ib.Flow {
+	if f.from != from || f.to != to || !f.flow.Valid() {
+		f.from, f.to, f.flow = from, to, ib.NewFlow(from, to)
+	}
+	return &f.flow
 }
 
 // intact checks the ICRC. Where the IPv4 Identification that it covers is not
-// known, it is recovered and then has to fit what the sender sent before.
-func (e *engine) intact(now time.Duration, q *QP, src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) bool {
-	if q.rxFrom != src || !q.rxFlow.Valid() {
-		q.rxFrom = src
-		q.rxFlow = ib.NewFlow(src, e.out.local)
-	}
+// known, it is recovered and then has to fit what the sender sent before. q is nil
+// for multicast.
+func (e *engine) intact(now time.Duration, q *QP, f *inflow, src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) bool {
+	flow := f.get(src, r.Dst)
 	if r.IDKnown {
-		if !q.rxFlow.Verify(r.ID+uint16(segment), p.Bytes()) {
+		if !flow.Verify(r.ID+uint16(segment), p.Bytes()) {
 			e.count(dropICRC)
 			return false
 		}
 		return true
 	}
-	id, ok := q.rxFlow.Recover(p.Bytes())
+	id, ok := flow.Recover(p.Bytes())
 	if !ok {
 		e.count(dropICRC)
 		return false
@@ -89,7 +109,10 @@ func (e *engine) intact(now time.Duration, q *QP, src netip.AddrPort, r *netio.R
 // ids returns the tracker of the Identifications of the IPv4 host that sent a
 // packet to q.
 func (e *engine) ids(now time.Duration, q *QP, src netip.Addr) *ib.IDTracker {
-	p := q.from(src)
+	var p *peer
+	if q != nil {
+		p = q.from(src)
+	}
 	if p == nil {
 		p = e.peers[src]
 	}

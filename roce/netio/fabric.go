@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,13 +32,14 @@ type Fabric struct {
 	// MTU is the most bytes of a packet with IP and UDP headers; 0 means 9000.
 	MTU int
 
-	mu   sync.RWMutex
-	ends map[netip.AddrPort]*fabricEnd
+	mu     sync.RWMutex
+	ends   map[netip.AddrPort]*fabricEnd
+	groups map[netip.AddrPort][]*fabricEnd // who has joined, in order
 }
 
 // NewFabric returns an empty network.
 func NewFabric() *Fabric {
-	return &Fabric{ends: make(map[netip.AddrPort]*fabricEnd)}
+	return &Fabric{ends: make(map[netip.AddrPort]*fabricEnd), groups: make(map[netip.AddrPort][]*fabricEnd)}
 }
 
 // Open returns a backend with the given address, which must be concrete and not
@@ -97,6 +99,7 @@ type fabricEnd struct {
 
 type fabricEntry struct {
 	src  netip.AddrPort
+	dst  netip.AddrPort
 	tos  uint8
 	seg  int
 	off  int    // of the bytes in the ring
@@ -121,9 +124,10 @@ func (e *fabricEnd) Send(_ time.Duration, runs []Run) (int, error) {
 	for i := range runs {
 		r := &runs[i]
 		n := r.Segments()
+		group := r.Dst.Addr().IsMulticast()
 		dst := e.f.find(r.Dst)
 		switch {
-		case dst == nil || r.Dst.Addr().Is4() != e.addr.Addr().Is4():
+		case dst == nil && !group || r.Dst.Addr().Is4() != e.addr.Addr().Is4():
 			e.c.add(TxUnreachable, n)
 			continue
 		case n > e.caps.MaxSegments || len(r.Buf) > e.caps.MaxRun:
@@ -137,7 +141,11 @@ func (e *fabricEnd) Send(_ time.Duration, runs []Run) (int, error) {
 		if r.SrcPort != 0 {
 			src = netip.AddrPortFrom(src.Addr(), r.SrcPort)
 		}
-		dst.deliver(src, r, n)
+		if group {
+			e.f.multicast(src, r, n)
+		} else {
+			dst.deliver(src, r, n)
+		}
 		e.c.add(TxCalls, 1)
 		e.c.add(TxRuns, 1)
 		e.c.add(TxPackets, n)
@@ -150,6 +158,50 @@ func (f *Fabric) find(a netip.AddrPort) *fabricEnd {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.ends[a]
+}
+
+// multicast delivers a run to all that have joined its group, the sender as well.
+func (f *Fabric) multicast(src netip.AddrPort, r *Run, n int) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for _, e := range f.groups[r.Dst] {
+		e.deliver(src, r, n)
+	}
+}
+
+func (e *fabricEnd) Join(group netip.Addr) error {
+	if err := checkGroup(e.addr.Addr(), group); err != nil {
+		return err
+	}
+	if e.isClosed() {
+		return errClosed(e.addr)
+	}
+	e.f.mu.Lock()
+	defer e.f.mu.Unlock()
+	at := netip.AddrPortFrom(group, e.addr.Port())
+	if !slices.Contains(e.f.groups[at], e) {
+		e.f.groups[at] = append(e.f.groups[at], e)
+	}
+	return nil
+}
+
+func (e *fabricEnd) Leave(group netip.Addr) error {
+	e.f.mu.Lock()
+	defer e.f.mu.Unlock()
+	if !e.f.leave(e, netip.AddrPortFrom(group, e.addr.Port())) {
+		return errNotJoined(group)
+	}
+	return nil
+}
+
+// leave takes an end out of a group. The fabric is locked.
+func (f *Fabric) leave(e *fabricEnd, group netip.AddrPort) bool {
+	i := slices.Index(f.groups[group], e)
+	if i < 0 {
+		return false
+	}
+	f.groups[group] = slices.Delete(f.groups[group], i, i+1)
+	return true
 }
 
 // deliver copies a run of n packets into the receive buffer, or drops it.
@@ -172,7 +224,7 @@ func (e *fabricEnd) deliver(src netip.AddrPort, r *Run, n int) {
 	if n == 1 {
 		seg = 0
 	}
-	e.q[(e.first+e.n)%len(e.q)] = fabricEntry{src: src, tos: r.TOS, seg: seg, off: off, size: len(r.Buf), end: e.head}
+	e.q[(e.first+e.n)%len(e.q)] = fabricEntry{src: src, dst: r.Dst, tos: r.TOS, seg: seg, off: off, size: len(r.Buf), end: e.head}
 	e.n++
 	if e.n-e.lent == 1 {
 		e.w.signal()
@@ -217,7 +269,7 @@ func (e *fabricEnd) Recv(_ time.Duration, dst []Received) (int, error) {
 	for i := range n {
 		it := &e.q[(e.first+i)%len(e.q)]
 		dst[i] = Received{
-			Src: it.src, Dst: e.addr, TOS: it.tos, SegSize: it.seg,
+			Src: it.src, Dst: it.dst, TOS: it.tos, SegSize: it.seg,
 			IDKnown: true, // a run counts from 0
 			Buf:     e.ring[it.off : it.off+it.size : it.off+it.size],
 		}
@@ -276,6 +328,9 @@ func (e *fabricEnd) Close() error {
 	}
 	e.f.mu.Lock()
 	delete(e.f.ends, e.addr)
+	for g := range e.f.groups {
+		e.f.leave(e, g)
+	}
 	e.f.mu.Unlock()
 	e.w.wake()
 	return nil

@@ -165,6 +165,12 @@ func (f *Faulty) Wake() { f.b.Wake() }
 // Close implements Backend. Packets still held are lost.
 func (f *Faulty) Close() error { return f.b.Close() }
 
+// Join implements Backend.
+func (f *Faulty) Join(group netip.Addr) error { return f.b.Join(group) }
+
+// Leave implements Backend.
+func (f *Faulty) Leave(group netip.Addr) error { return f.b.Leave(group) }
+
 // Stats returns the counters of the wrapped backend and of the faults.
 func (f *Faulty) Stats() Stats {
 	s := f.b.Stats()

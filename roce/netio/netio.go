@@ -29,7 +29,8 @@ var ErrWouldBlock = errors.New("netio: send would block")
 
 // Run is one or more packets of equal size for one destination.
 type Run struct {
-	// Dst is where the packets go; of the same IP version as the backend.
+	// Dst is where the packets go, a host or a multicast group; of the same IP
+	// version as the backend.
 	Dst netip.AddrPort
 	// SrcPort is the UDP source port the packets were sealed with; 0 means the
 	// port of the backend's own address.
@@ -151,6 +152,14 @@ type Backend interface {
 	// Wake ends a running Wait, or else the next one. It is cheap when nobody
 	// waits.
 	Wake()
+	// Join makes the backend receive what is sent to a multicast group of its IP
+	// version, on the interface of its address: Received.Dst is the group then.
+	// What the host itself sends to the group is received, too. Joining twice is
+	// joining once. The error is a *ListenError; where there is no multicast, it
+	// wraps errors.ErrUnsupported.
+	Join(group netip.Addr) error
+	// Leave ends what Join began. The error wraps ErrNotJoined, if it did not.
+	Leave(group netip.Addr) error
 	// Stats returns the counters, those of wrapped backends included.
 	Stats() Stats
 	// Close frees the address and ends a running Wait. The second Close returns

@@ -445,3 +445,16 @@ func TestPortHeldInNamespace(t *testing.T) {
 	wantListenError(t, "in a namespace", func(a netip.AddrPort) (Backend, error) { return ListenUDP(UDPConfig{Addr: a}) },
 		p.a.LocalAddr().String(), "this very process")
 }
+
+// Rule: groups are joined, and sent to, on the interface of the backend's address.
+func TestVethMulticast(t *testing.T) {
+	l := newLab(t, 1500)
+	for _, v6 := range []bool{false, true} {
+		for _, cfg := range []UDPConfig{{}, {NoGSO: true, NoGRO: true}} {
+			p := l.pair(v6, cfg)
+			l.enter(0)
+			testMulticast(t, p)
+			p.a.Close()
+		}
+	}
+}

@@ -321,3 +321,14 @@ func (p *portable) closePort(conn *net.UDPConn) error {
 	delete(p.tos, conn)
 	return conn.Close()
 }
+
+// Join implements Backend: package net cannot bind to a group on an interface.
+func (p *portable) Join(group netip.Addr) error {
+	if err := checkGroup(p.local.Addr(), group); err != nil {
+		return err
+	}
+	return &ListenError{Addr: netip.AddrPortFrom(group, p.local.Port()), Why: "this system's backend has no multicast", Err: errors.ErrUnsupported}
+}
+
+// Leave implements Backend.
+func (p *portable) Leave(group netip.Addr) error { return errNotJoined(group) }

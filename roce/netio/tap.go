@@ -77,6 +77,12 @@ func (t *Tapped) Wait(timeout time.Duration, write bool) error { return t.b.Wait
 // Wake implements Backend.
 func (t *Tapped) Wake() { t.b.Wake() }
 
+// Join implements Backend.
+func (t *Tapped) Join(group netip.Addr) error { return t.b.Join(group) }
+
+// Leave implements Backend.
+func (t *Tapped) Leave(group netip.Addr) error { return t.b.Leave(group) }
+
 // Stats returns the counters of the wrapped backend and of the tap.
 func (t *Tapped) Stats() Stats {
 	s := t.b.Stats()

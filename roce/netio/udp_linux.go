@@ -25,6 +25,7 @@ type udp struct {
 	cfg   UDPConfig
 	local netip.AddrPort // without zone
 	scope uint32         // interface of a link-local address
+	index int            // of the interface, 0 if unknown
 	c     counters
 	p     *poller
 
@@ -57,16 +58,17 @@ func openUDP(cfg UDPConfig) (*udp, error) {
 	if u.scope, err = scopeOf(cfg.Addr.Addr()); err != nil {
 		return nil, &ListenError{Addr: cfg.Addr, Why: "its zone is no interface of this machine", Err: err}
 	}
+	if _, index, mtu, _, err := PortOf(cfg.Addr.Addr()); err == nil {
+		u.index, u.mtu = index, mtu
+	}
 	if u.fd, err = u.socket(cfg.Addr.Port()); err != nil {
 		return nil, explainListen(cfg.Addr, err)
 	}
-	u.setBuffers()
+	u.setBuffers(u.fd)
+	u.rcvbuf, _ = unix.GetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	u.gro = !cfg.NoGRO && unix.SetsockoptInt(u.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 	_, err = unix.GetsockoptInt(u.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
 	u.setGSO(err == nil && !cfg.NoGSO)
-	if _, _, mtu, _, err := PortOf(u.local.Addr()); err == nil {
-		u.mtu = mtu
-	}
 	u.tx.init(u)
 	u.rx.init(u)
 	if u.p, err = newPoller(u.fd); err != nil {
@@ -125,6 +127,10 @@ func (u *udp) socket(port uint16) (int, error) {
 			return -1, os.NewSyscallError("setsockopt", err)
 		}
 	}
+	if err := u.setMulticast(fd); err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("setsockopt", err)
+	}
 	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(port), Addr: as4(u.local.Addr())}
 	if v6 {
 		sa = &unix.SockaddrInet6{Port: int(port), Addr: u.local.Addr().As16(), ZoneId: u.scope}
@@ -145,15 +151,14 @@ func as4(a netip.Addr) (b [4]byte) {
 
 // setBuffers asks for the buffers of the configuration: with privileges beyond
 // the system's limits, else as far as they go.
-func (u *udp) setBuffers() {
-	if unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, u.cfg.RecvBuffer) != nil {
-		unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, u.cfg.RecvBuffer)
+func (u *udp) setBuffers(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, u.cfg.RecvBuffer) != nil {
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, u.cfg.RecvBuffer)
 	}
-	if unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, u.cfg.SendBuffer) != nil {
-		unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, u.cfg.SendBuffer)
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, u.cfg.SendBuffer) != nil {
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, u.cfg.SendBuffer)
 	}
-	unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1)
-	u.rcvbuf, _ = unix.GetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1)
 }
 
 func (u *udp) LocalAddr() netip.AddrPort { return u.local }
@@ -218,6 +223,10 @@ func (u *udp) Close() error {
 	}
 	u.p.close() // before the socket, whose number the poller uses
 	err := unix.Close(fd)
+	for _, s := range u.rx.socks[1:] {
+		err = errors.Join(err, unix.Close(s.fd))
+	}
+	u.rx.socks = nil
 	return errors.Join(err, u.tx.ports.closeAll())
 }
 

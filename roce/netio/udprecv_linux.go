@@ -1,6 +1,7 @@
 package netio
 
 import (
+	"net/netip"
 	"time"
 	"unsafe"
 
@@ -12,13 +13,21 @@ import (
 // kilobytes at once, so that they stay in the cache, many where packets come
 // singly.
 type receiver struct {
-	hdr      []mmsghdr
-	iov      []unix.Iovec
-	name     []sockaddr
-	oob      []control
-	buf      [][]byte
-	batch    int
-	overflow uint32 // the kernel's count of dropped datagrams, as last seen
+	hdr   []mmsghdr
+	iov   []unix.Iovec
+	name  []sockaddr
+	oob   []control
+	buf   [][]byte
+	batch int
+	socks []rxSocket // the backend's own, then those of groups
+	turn  int        // which is read first
+}
+
+// rxSocket is a socket to receive from.
+type rxSocket struct {
+	fd       int
+	addr     netip.AddrPort // where its packets are sent to
+	overflow uint32         // the kernel's count of dropped datagrams, as last seen
 }
 
 const largeDatagram = 8 << 10
@@ -45,6 +54,7 @@ func (r *receiver) init(u *udp) {
 		h.Control = (*byte)(unsafe.Pointer(&r.oob[i]))
 	}
 	r.batch = 4
+	r.socks = []rxSocket{{fd: u.fd, addr: u.local}}
 }
 
 func (u *udp) Recv(_ time.Duration, dst []Received) (int, error) {
@@ -61,7 +71,16 @@ func (u *udp) Recv(_ time.Duration, dst []Received) (int, error) {
 	if want == 0 {
 		return 0, nil
 	}
-	n := u.receive(want)
+	// Sockets take turns, so that none starves; one call reads one socket.
+	n := 0
+	var s *rxSocket
+	for range r.socks {
+		r.turn = (r.turn + 1) % len(r.socks)
+		s = &r.socks[r.turn]
+		if n = u.receive(s.fd, want); n > 0 {
+			break
+		}
+	}
 	if n == 0 {
 		return 0, nil
 	}
@@ -70,7 +89,7 @@ func (u *udp) Recv(_ time.Duration, dst []Received) (int, error) {
 	k, packets, bytes := 0, 0, 0
 	for i := range n {
 		d := &dst[k]
-		if !u.take(i, d) {
+		if !u.take(s, i, d) {
 			continue
 		}
 		k++
@@ -85,14 +104,14 @@ func (u *udp) Recv(_ time.Duration, dst []Received) (int, error) {
 
 // receive reads up to want datagrams and returns how many there were. Errors are
 // those of packets sent earlier: reading collects one at a time.
-func (u *udp) receive(want int) int {
+func (u *udp) receive(fd, want int) int {
 	r := &u.rx
 	for range 16 {
 		for i := range want {
 			r.hdr[i].Hdr.Namelen = uint32(unsafe.Sizeof(sockaddr{}))
 			r.hdr[i].Hdr.SetControllen(int(unsafe.Sizeof(control{})))
 		}
-		n, errno := u.recvmmsg(u.fd, r.hdr[:want])
+		n, errno := u.recvmmsg(fd, r.hdr[:want])
 		switch errno {
 		case 0:
 			return n
@@ -100,7 +119,7 @@ func (u *udp) receive(want int) int {
 			return 0
 		case unix.EINTR:
 		default:
-			if !u.drainErrors(u.fd) {
+			if !u.drainErrors(fd) {
 				u.c.add(RxError, 1)
 			}
 		}
@@ -109,12 +128,12 @@ func (u *udp) receive(want int) int {
 }
 
 // take describes datagram i, or drops one that cannot be used.
-func (u *udp) take(i int, d *Received) bool {
+func (u *udp) take(s *rxSocket, i int, d *Received) bool {
 	h := &u.rx.hdr[i]
 	a := u.rx.oob[i].parse(int(h.Hdr.Controllen))
-	if a.hasOvfl && a.overflow != u.rx.overflow {
-		u.c.add(RxOverflow, int(a.overflow-u.rx.overflow)) // modulo 2^32
-		u.rx.overflow = a.overflow
+	if a.hasOvfl && a.overflow != s.overflow {
+		u.c.add(RxOverflow, int(a.overflow-s.overflow)) // modulo 2^32
+		s.overflow = a.overflow
 	}
 	if h.Hdr.Flags&unix.MSG_TRUNC != 0 || int(h.Len) > len(u.rx.buf[i]) {
 		u.c.add(RxTruncated, 1)
@@ -124,7 +143,7 @@ func (u *udp) take(i int, d *Received) bool {
 		a.segSize = 0
 	}
 	*d = Received{
-		Src: u.rx.name[i].get(h.Hdr.Namelen), Dst: u.local, TOS: a.tos,
+		Src: u.rx.name[i].get(h.Hdr.Namelen), Dst: s.addr, TOS: a.tos,
 		SegSize: a.segSize, Buf: u.rx.buf[i][:h.Len:h.Len],
 	}
 	return true

@@ -81,6 +81,17 @@ func (p *poller) open() (err error) {
 	return err
 }
 
+// watch ends waits also for what arrives at another socket, until that is closed.
+func (p *poller) watch(fd int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return net.ErrClosed
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, fd, &ev))
+}
+
 // wait blocks as Backend.Wait says. sockErr tells that the socket has an error to
 // collect.
 func (p *poller) wait(timeout time.Duration, write bool) (sockErr bool, err error) {
