@@ -36,20 +36,29 @@ type errorCase struct {
 	status   int
 	nak      ib.NAKCode
 	event    string // that this stack, as responder, must raise
+	skew     int    // bytes that the address is beside a word, of an atomic
+}
+
+// size is how many bytes the request has.
+func (e errorCase) size() int {
+	if isAtomic(e.verb) {
+		return 8
+	}
+	return errorSize
 }
 
 var both = []string{"local_write", "remote_write", "remote_read"}
 
 // The statuses and NAK codes are those of IBTA 9.7.4.1.2 and 9.7.5.2.4, Tables 58 and 59; the events those of IBTA 11.6.3.
 var errorCases = []errorCase{
-	{"WRITE with a wrong rkey", "WRITE", both, nil, true, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent},
-	{"READ with a wrong rkey", "READ", both, nil, true, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent},
-	{"WRITE out of range", "WRITE", both, nil, false, true, wcRemAcc, ib.NAKRemoteAccess, accessEvent},
-	{"READ out of range", "READ", both, nil, false, true, wcRemAcc, ib.NAKRemoteAccess, accessEvent},
-	{"WRITE, no right on the MR", "WRITE", []string{"local_write", "remote_read"}, nil, false, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent},
-	{"READ, no right on the MR", "READ", []string{"local_write", "remote_write"}, nil, false, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent},
-	{"WRITE, no right on the QP", "WRITE", both, []string{"remote_read"}, false, false, wcRemInv, ib.NAKInvalidRequest, requestEvent},
-	{"READ, no right on the QP", "READ", both, []string{"remote_write"}, false, false, wcRemInv, ib.NAKInvalidRequest, requestEvent},
+	{"WRITE with a wrong rkey", "WRITE", both, nil, true, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
+	{"READ with a wrong rkey", "READ", both, nil, true, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
+	{"WRITE out of range", "WRITE", both, nil, false, true, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
+	{"READ out of range", "READ", both, nil, false, true, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
+	{"WRITE, no right on the MR", "WRITE", []string{"local_write", "remote_read"}, nil, false, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
+	{"READ, no right on the MR", "READ", []string{"local_write", "remote_write"}, nil, false, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
+	{"WRITE, no right on the QP", "WRITE", both, []string{"remote_read"}, false, false, wcRemInv, ib.NAKInvalidRequest, requestEvent, 0},
+	{"READ, no right on the QP", "READ", both, []string{"remote_write"}, false, false, wcRemInv, ib.NAKInvalidRequest, requestEvent, 0},
 }
 
 func (s *session) errors(t *testing.T) {
@@ -79,7 +88,7 @@ func (c *testCase) refused(l link, e errorCase) {
 	remote := n.region(n.rsp, errorSize, e.mrAccess...)
 	local.fill(c, 0, errorSize, "local", 0)
 	remote.fill(c, 0, errorSize, "remote", 0)
-	bad := wire.WR{ID: 1, Verb: e.verb, SGEs: local.sges(0, errorSize, 1), RemoteVA: remote.va, RKey: remote.rkey}
+	bad := wire.WR{ID: 1, Verb: e.verb, SGEs: local.sges(0, e.size(), 1), RemoteVA: remote.va + uint64(e.skew), RKey: remote.rkey, Compare: 1}
 	if e.wrongKey {
 		bad.RKey ^= 0x55
 	}

@@ -71,6 +71,7 @@ func TestInterop(t *testing.T) {
 			s.perf(t)
 			s.verbs(t)
 			s.services(t)
+			s.atomics(t)
 			s.paths(t)
 			s.errors(t)
 			s.windows(t)

@@ -39,6 +39,8 @@ VERBS = {
     'SEND_INV': e.IBV_WR_SEND_WITH_INV,
     'BIND_MW': e.IBV_WR_BIND_MW,
     'LOCAL_INV': e.IBV_WR_LOCAL_INV,
+    'FETCH_ADD': e.IBV_WR_ATOMIC_FETCH_AND_ADD,
+    'CMP_SWAP': e.IBV_WR_ATOMIC_CMP_AND_SWP,
 }
 OPCODES = {
     e.IBV_WC_SEND: 'SEND',
@@ -46,6 +48,8 @@ OPCODES = {
     e.IBV_WC_RDMA_READ: 'READ',
     e.IBV_WC_BIND_MW: 'BIND_MW',
     e.IBV_WC_LOCAL_INV: 'LOCAL_INV',
+    e.IBV_WC_FETCH_ADD: 'FETCH_ADD',
+    e.IBV_WC_COMP_SWAP: 'CMP_SWAP',
     e.IBV_WC_RECV: 'RECV',
     e.IBV_WC_RECV_RDMA_WITH_IMM: 'RECV_IMM',
 }
@@ -166,6 +170,13 @@ class Peer:
         bad = [i for i in range(n) if got[i] != want[i]]
         return {'bad': len(bad), 'first': bad[0]}
 
+    def setword(self, r):
+        self.mrs[r['mr']].write(r.get('word', 0).to_bytes(8, sys.byteorder), 8, r.get('off', 0))
+        return {}
+
+    def word(self, r):
+        return {'word': int.from_bytes(self.mrs[r['mr']].read(8, r.get('off', 0)), sys.byteorder)}
+
     def sges(self, wr):
         """pyverbs refuses a request without segments: an empty one stands for none."""
         if not wr.get('sges'):
@@ -210,7 +221,9 @@ class Peer:
                        send_flags=e.IBV_SEND_SIGNALED, next_wr=head)
             if wr.get('ah'):
                 w.set_wr_ud(self.ahs[wr['ah']], wr['qpn'], wr.get('qkey', 0))
-            if wr['verb'] not in ('SEND', 'SEND_IMM', 'SEND_INV'):
+            if wr['verb'] in ('FETCH_ADD', 'CMP_SWAP'):
+                w.set_wr_atomic(wr.get('rkey', 0), wr.get('raddr', 0), wr.get('compare_add', 0), wr.get('swap', 0))
+            elif wr['verb'] not in ('SEND', 'SEND_IMM', 'SEND_INV'):
                 w.set_wr_rdma(wr.get('rkey', 0), wr.get('raddr', 0))
             head = w
             alive.append(w)

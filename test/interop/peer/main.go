@@ -61,6 +61,10 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 	}
 	mr, qp := p.mrs[r.MR], p.qps[r.QP]
 	switch r.Op {
+	case "word", "setword":
+		if mr == nil || r.Off < 0 || r.Off&7 != 0 || r.Off+8 > len(mr.Bytes()) {
+			return res, fmt.Errorf("no memory region %d with a word at %d", r.MR, r.Off)
+		}
 	case "fill", "check":
 		if mr == nil || r.Off < 0 || r.Len < 0 || r.Off+r.Len > len(mr.Bytes()) {
 			return res, fmt.Errorf("no memory region %d with bytes %d to %d", r.MR, r.Off, r.Off+r.Len)
@@ -90,6 +94,10 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 		want := make([]byte, r.Len)
 		content(want, r)
 		res.Bad, res.First = compare(mr.Bytes()[r.Off:r.Off+r.Len], want)
+	case "setword":
+		mr.StoreUint64(r.Off, r.Word)
+	case "word":
+		res.Word = mr.LoadUint64(r.Off)
 	case "recv":
 		return res, p.postRecv(qp, r.WRs)
 	case "send":

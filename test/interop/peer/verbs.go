@@ -38,6 +38,8 @@ var verbs = map[string]roce.WROpcode{
 	"SEND_INV":  roce.WRSendWithInv,
 	"BIND_MW":   roce.WRBindMW,
 	"LOCAL_INV": roce.WRLocalInv,
+	"FETCH_ADD": roce.WRAtomicFetAdd,
+	"CMP_SWAP":  roce.WRAtomicCmpSwp,
 }
 
 var opcodeNames = map[roce.WCOpcode]string{
@@ -46,6 +48,8 @@ var opcodeNames = map[roce.WCOpcode]string{
 	roce.WCRead:            "READ",
 	roce.WCBindMW:          "BIND_MW",
 	roce.WCLocalInv:        "LOCAL_INV",
+	roce.WCFetchAdd:        "FETCH_ADD",
+	roce.WCCompSwap:        "CMP_SWAP",
 	roce.WCRecv:            "RECV",
 	roce.WCRecvRDMAWithImm: "RECV_IMM",
 }
@@ -194,7 +198,7 @@ func (p *peer) postSend(qp *roce.QP, wrs []wire.WR) (res wire.Response, err erro
 			return res, err
 		}
 		list = append(list, roce.SendWR{ID: wr.ID, Opcode: op, Flags: roce.Signaled, SGE: sges, Imm: wr.Imm, RemoteAddr: wr.RemoteVA, RKey: wr.RKey, InvalidateRKey: wr.Inv,
-			AH: p.ahs[wr.AH], RemoteQPN: ib.QPN(wr.QPN), QKey: wr.QKey})
+			AH: p.ahs[wr.AH], RemoteQPN: ib.QPN(wr.QPN), QKey: wr.QKey, CompareAdd: wr.Compare, Swap: wr.Swap})
 	}
 	err = qp.PostSend(list...)
 	if n := len(wrs); err == nil && n > 0 && wrs[n-1].Verb == "BIND_MW" {

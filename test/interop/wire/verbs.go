@@ -14,6 +14,8 @@ import "crypto/sha3"
 //	back     AH, MR, Off: create one for the sender of the datagram that was received last, by the 40 bytes at Off
 //	fill     MR, Off, Len, Seed: write the pattern; an empty Seed means that many bytes of value Byte
 //	check    MR, Off, Len, Seed (or Byte): compare; answers Bad (how many bytes differ) and First (offset of the first)
+//	setword  MR, Off, Word: store a word in host order
+//	word     MR, Off: answers Word
 //	recv     QP, WRs: post receives as one list
 //	send     QP, WRs: post send requests as one list; answers RKey if the last is a BIND_MW: the window's new key. The bind of a
 //	         window of type 1 is a list of its own
@@ -39,6 +41,7 @@ type Request struct {
 	Len     int      `json:"len,omitempty"`
 	Seed    string   `json:"seed,omitempty"`
 	Byte    byte     `json:"byte,omitempty"`
+	Word    uint64   `json:"word,omitempty"`
 
 	// Attributes of connect. MTU is in bytes, AckTimeout and MinRNRTimer are the wire's 5-bit codes, RdAtomic bounds READs in both roles.
 	MTU         int    `json:"mtu,omitempty"`
@@ -63,10 +66,12 @@ type Request struct {
 // WR is a send or receive work request. Verb, RemoteVA, RKey and Imm are for sends only.
 type WR struct {
 	ID       uint64 `json:"id"`
-	Verb     string `json:"verb,omitempty"` // SEND, SEND_IMM, SEND_INV, WRITE, WRITE_IMM, READ, BIND_MW, LOCAL_INV
+	Verb     string `json:"verb,omitempty"` // SEND, SEND_IMM, SEND_INV, WRITE, WRITE_IMM, READ, FETCH_ADD, CMP_SWAP, BIND_MW, LOCAL_INV
 	SGEs     []SGE  `json:"sges,omitempty"`
 	RemoteVA uint64 `json:"raddr,omitempty"`
 	RKey     uint32 `json:"rkey,omitempty"`
+	Compare  uint64 `json:"compare_add,omitempty"` // of CMP_SWAP, or what FETCH_ADD adds
+	Swap     uint64 `json:"swap,omitempty"`
 	Imm      uint32 `json:"imm,omitempty"` // as a number; it travels most significant byte first
 
 	Inv    uint32   `json:"inv,omitempty"`    // the key that SEND_INV and LOCAL_INV close
@@ -86,7 +91,7 @@ type SGE struct {
 	Len int `json:"len"`
 }
 
-// WC is a completion. Status is libibverbs' number; Opcode is one of SEND, WRITE, READ, BIND_MW, LOCAL_INV, RECV, RECV_IMM and means something only when
+// WC is a completion. Status is libibverbs' number; Opcode is one of SEND, WRITE, READ, FETCH_ADD, CMP_SWAP, BIND_MW, LOCAL_INV, RECV, RECV_IMM and means something only when
 // Status is 0; Len is meaningful for receives and READs.
 type WC struct {
 	ID     uint64 `json:"id"`
@@ -113,6 +118,7 @@ type Response struct {
 	QPN          uint32   `json:"qpn,omitempty"`
 	Bad          int      `json:"bad,omitempty"`
 	First        int      `json:"first,omitempty"`
+	Word         uint64   `json:"word,omitempty"`
 	WCs          []WC     `json:"wcs,omitempty"`
 	Events       []string `json:"events,omitempty"`         // names as in libibverbs without IBV_EVENT_, e.g. QP_ACCESS_ERR
 	State        string   `json:"state,omitempty"`          // RESET, INIT, RTR, RTS, SQD, SQE, ERR
