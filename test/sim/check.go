@@ -52,6 +52,7 @@ func (n *node) complete(wc *roce.WC) {
 var opcodes = map[roce.WROpcode]roce.WCOpcode{
 	roce.WRSend: roce.WCSend, roce.WRSendWithImm: roce.WCSend,
 	roce.WRWrite: roce.WCWrite, roce.WRWriteWithImm: roce.WCWrite, roce.WRRead: roce.WCRead,
+	roce.WRAtomicFetAdd: roce.WCFetchAdd, roce.WRAtomicCmpSwp: roce.WCCompSwap, roce.WRAtomicWrite: roce.WCAtomicWrite, roce.WRFlush: roce.WCFlush,
 }
 
 // sendCompleted takes the completion of a signaled request; unsignaled ones before
@@ -88,7 +89,10 @@ func (s *side) sendCompleted(wc *roce.WC) {
 // gives the buffers back.
 func (s *side) finished(r *request) {
 	r.done = true
-	if at := r.local.holds(r.key, r.size); at >= 0 {
+	if r.isAtomic() {
+		s.found(r)
+	}
+	if at := r.local.holds(r.key, r.size); at >= 0 && !r.finds() {
 		s.w.fail("%v: %v: byte %d of the local buffer is wrong", s, r, at)
 	}
 	r.local.release() // scribbled over at once
@@ -183,8 +187,11 @@ func (s *side) receiveCompleted(wc *roce.WC) {
 	s.freeReceive(r)
 	// IBTA 10.8.3.3: what was posted before it has been executed, READs apart.
 	for i := s.peer.completed; i <= r.index(); i++ {
-		if before := s.peer.ops[i]; before.writes() {
+		switch before := s.peer.ops[i]; {
+		case before.writes():
 			s.peer.arrived(before)
+		case before.op == roce.WRAtomicWrite:
+			s.peer.written(before)
 		}
 	}
 	if r.writes() {

@@ -90,6 +90,23 @@ func TestChecksCatch(t *testing.T) {
 				}
 			}
 		}, "byte"},
+		{"an increment is executed twice", func(h *hooks) {
+			h.step = once(300, func(w *world) { w.nodes[0].words.mr.AddUint64(8*adderWord, 1) })
+		}, "increment"},
+		{"an exchange is undone", func(h *hooks) {
+			h.step = func(w *world) {
+				if x := &w.nodes[1].words; len(x.swaps) == 2 {
+					x.mr.StoreUint64(8*chainWord, 0)
+				}
+			}
+		}, "exchange"},
+		{"an ATOMIC_WRITE is lost", func(h *hooks) {
+			h.step = func(w *world) {
+				for _, n := range w.nodes {
+					clear(n.words.mr.Bytes()[8*privateWords:])
+				}
+			}
+		}, "is not in the peer's memory"},
 		{"a completion gets lost", func(h *hooks) {
 			n := 0
 			h.completions = func(l []wcRef) []wcRef {
@@ -98,7 +115,7 @@ func TestChecksCatch(t *testing.T) {
 				}
 				return l
 			}
-		}, "but next is"},
+		}, "but next is|not all is done"},
 		{"the last completions get lost", func(h *hooks) {
 			h.completions = func(l []wcRef) []wcRef {
 				if w := l[0].n.w; w.now > 0 && w.left() < 4 {

@@ -16,6 +16,8 @@
 //     and source buffers are overwritten as soon as their request has completed;
 //   - no other byte of a registered region ever changes;
 //   - when a message is received, all WRITEs before it are in memory;
+//   - atomics are linearizable: one order of all of them explains what each found
+//     (atomics.go);
 //   - every packet that leaves is well formed, fits the path MTU, and keeps the
 //     rules of the wire that a peer could be hurt by (monitor.go);
 //   - a connection that ends, for whatever reason, flushes what it has left and

@@ -22,7 +22,8 @@ type flow struct {
 	open     bool
 }
 
-// readRange is the PSNs of one READ REQUEST.
+// readRange is the PSNs of one READ REQUEST, or of an atomic or a FLUSH, which are
+// answered alike.
 type readRange struct {
 	first, last ib.PSN
 	answered    bool // its last response was sent
@@ -65,7 +66,7 @@ func (s *side) checkRequest(p *ib.Packet) error {
 		return fmt.Errorf("PSN %06x is sent before %06x", uint32(psn), uint32(f.next))
 	case psn.Before(f.next):
 		f.retrans++
-		if r := f.find(psn); info.Op == ib.KindReadRequest && (r == nil || psn.Add(n-1) != r.last) {
+		if r := f.find(psn); answered(info.Op) && (r == nil || psn.Add(n-1) != r.last) {
 			return fmt.Errorf("READ of %d responses from %06x is not the rest of one before", n, uint32(psn))
 		}
 		return nil
@@ -76,7 +77,9 @@ func (s *side) checkRequest(p *ib.Packet) error {
 	if f.left == 0 {
 		f.message++
 		r := s.ops[f.message-1]
-		f.left = r.size
+		if f.left = r.size; r.isAtomic() {
+			f.left = len(p.Payload())
+		}
 		if r.flags&roce.Fence != 0 {
 			for i := range f.reads {
 				if !f.reads[i].arrived {
@@ -86,7 +89,7 @@ func (s *side) checkRequest(p *ib.Packet) error {
 		}
 	}
 	r := s.ops[f.message-1]
-	if info.RETH && !s.doomed {
+	if info.RETH && !s.doomed && !r.isAtomic() {
 		h := p.RETH()
 		if at := r.remote.addr() + uint64(r.size-f.left); h.VA != at || h.RKey != r.remote.a.mr.RKey() {
 			return fmt.Errorf("%v: address %#x, key %#x", r, h.VA, h.RKey)
@@ -95,8 +98,10 @@ func (s *side) checkRequest(p *ib.Packet) error {
 			return fmt.Errorf("%v: length %d in the RETH", r, h.Length)
 		}
 	}
-	if info.Op == ib.KindReadRequest {
+	if answered(info.Op) {
 		f.reads = append(f.reads, readRange{first: psn, last: psn.Add(n - 1)})
+	}
+	if info.Op == ib.KindReadRequest {
 		f.left -= int(p.RETH().Length)
 	} else {
 		f.left -= len(p.Payload())
@@ -114,11 +119,20 @@ func (s *side) checkRequest(p *ib.Packet) error {
 	return nil
 }
 
+// answered says whether requests of a kind have answers of their own.
+func answered(k ib.OpKind) bool {
+	switch k {
+	case ib.KindReadRequest, ib.KindFetchAdd, ib.KindCmpSwap, ib.KindAtomicWrite, ib.KindFlush:
+		return true
+	}
+	return false
+}
+
 // checkResponse checks a packet that answers requests of s.
 func (s *side) checkResponse(p *ib.Packet) error {
 	f, info, psn := &s.flow, p.Info(), p.PSN()
 	r := f.find(psn)
-	if info.Op == ib.KindReadResponse {
+	if info.Op == ib.KindReadResponse || info.Op == ib.KindAtomicAck {
 		if r == nil {
 			return fmt.Errorf("READ response %06x answers no READ", uint32(psn))
 		}
@@ -157,7 +171,7 @@ func (s *side) checkResponse(p *ib.Packet) error {
 // noteReceived looks at a packet that arrives.
 func (w *world) noteReceived(seg []byte) {
 	p, why := ib.Parse(seg)
-	if why != ib.OK || p.Info().Op != ib.KindReadResponse {
+	if why != ib.OK || p.Info().Op != ib.KindReadResponse && p.Info().Op != ib.KindAtomicAck {
 		return
 	}
 	if peer := w.senders[p.DestQP()]; peer != nil {

@@ -26,12 +26,15 @@ type request struct {
 	recv     scatter // of the receive request
 	received bool
 	arrived  bool // contents at the other side were compared
+
+	floor, compare uint64 // of an atomic, see words
+	after          int
 }
 
 // index is the place of the request among those of its side.
 func (r *request) index() int { return int(uint32(r.id)) }
 
-func (r *request) consumes() bool { return r.op != roce.WRWrite && r.op != roce.WRRead }
+func (r *request) consumes() bool { return r.sends() || r.op == roce.WRWriteWithImm }
 func (r *request) writes() bool   { return r.op == roce.WRWrite || r.op == roce.WRWriteWithImm }
 func (r *request) sends() bool    { return r.op == roce.WRSend || r.op == roce.WRSendWithImm }
 
@@ -220,7 +223,7 @@ func (w *world) join(a, b *side) error {
 	for i, s := range []*side{a, b} {
 		p := s.peer
 		s.flow.next = psn[i]
-		if err := s.qp.Init(roce.RemoteRead | roce.RemoteWrite); err != nil {
+		if err := s.qp.Init(roce.RemoteRead | roce.RemoteWrite | roce.RemoteAtomic | roce.FlushGlobal); err != nil {
 			return err
 		}
 		err := s.qp.RTR(roce.Remote{Addr: p.n.addr, QPN: p.qp.Num(), PSN: psn[1-i]}, roce.Conn{
@@ -252,13 +255,22 @@ func (s *side) rnrRetry() uint8 {
 func (s *side) plan() {
 	rng := s.w.rng
 	mix := []roce.WROpcode{roce.WRSend, roce.WRSendWithImm, roce.WRWrite, roce.WRWriteWithImm, roce.WRRead}
+	if !s.doomed { // or nobody would know which of them were executed
+		mix = append(mix, roce.WRAtomicFetAdd, roce.WRAtomicCmpSwp, roce.WRAtomicWrite, roce.WRFlush)
+	}
 	if rng.IntN(4) == 0 { // a program that does few kinds of things
-		mix = []roce.WROpcode{mix[rng.IntN(5)], mix[rng.IntN(5)]}
+		mix = []roce.WROpcode{mix[rng.IntN(len(mix))], mix[rng.IntN(len(mix))]}
 	}
 	for i := range s.w.cfg.Requests {
 		r := &request{
 			id: uint64(s.num)<<32 | uint64(i), op: mix[rng.IntN(len(mix))], size: s.w.cfg.size(rng, s.mtu),
 			key: rng.Uint64(), imm: rng.Uint32(),
+		}
+		if r.isAtomic() {
+			r.size = 8
+		}
+		if r.op == roce.WRFlush {
+			r.size = 0
 		}
 		if s.sigAll || rng.IntN(2) == 0 {
 			r.flags |= roce.Signaled
@@ -269,7 +281,7 @@ func (s *side) plan() {
 		if rng.IntN(10) == 0 {
 			r.flags |= roce.Fence
 		}
-		if r.op != roce.WRRead && r.size <= s.inline && rng.IntN(2) == 0 {
+		if r.op != roce.WRRead && !r.finds() && r.op != roce.WRFlush && r.size <= s.inline && rng.IntN(2) == 0 {
 			r.flags |= roce.Inline
 		}
 		if i == s.w.cfg.Requests-1 {
@@ -419,7 +431,10 @@ func (s *side) postSend() bool {
 		default:
 			wr.SGE = r.local.sges()
 		}
-		if !r.sends() {
+		switch {
+		case r.isAtomic():
+			s.aim(r, &wr)
+		case !r.sends():
 			wr.RemoteAddr, wr.RKey = r.remote.addr(), r.remote.a.mr.RKey()
 		}
 		s.spoilSend(r, &wr)
@@ -448,7 +463,7 @@ func (s *side) allocate(r *request) bool {
 			return false
 		}
 	}
-	if !r.sends() {
+	if !r.sends() && !r.isAtomic() {
 		far := s.peer.arenas
 		p, ok := far[rng.IntN(len(far))].alloc(rng, r.size)
 		if !ok {

@@ -72,7 +72,8 @@ type node struct {
 	cq     *roce.CQ
 	be     *traced
 	arenas []*arena
-	pool   *pool         // or nil
+	pool   *pool // or nil
+	words  words
 	next   time.Duration // when the device wants to run again
 }
 
@@ -161,6 +162,7 @@ func (w *world) turn() (busy bool) {
 		if n.pool.act() {
 			busy = true
 		}
+		n.touch()
 	}
 	for _, i := range w.rng.Perm(len(w.nodes)) {
 		n := w.nodes[i]
@@ -265,7 +267,10 @@ func (n *node) open(be netio.Backend) (err error) {
 	if n.cq, err = n.dev.CreateCQ(4096); err != nil {
 		return err
 	}
-	if n.arenas, err = n.newArenas(); err != nil || !w.cfg.Shared {
+	if n.arenas, err = n.newArenas(); err != nil {
+		return err
+	}
+	if err := n.newWords(); err != nil || !w.cfg.Shared {
 		return err
 	}
 	return n.newPool()
@@ -333,6 +338,12 @@ func (n *node) close() error {
 		if err := n.pool.close(); err != nil {
 			return err
 		}
+	}
+	if err := n.words.check(); err != nil {
+		return err
+	}
+	if err := n.words.mr.Deregister(); err != nil {
+		return err
 	}
 	if err := n.cq.Destroy(); err != nil {
 		return err
