@@ -137,9 +137,20 @@ func (b scatter) word(s *side) uint64 {
 
 // touch lets the program of a node increment the adder itself.
 func (n *node) touch() {
-	if w := &n.words; n.w.rng.IntN(16) == 0 {
+	if w := &n.words; w.mr != nil && n.w.rng.IntN(16) == 0 {
 		w.note(addition{w.mr.AddUint64(8*adderWord, 1) - 1, w.floor})
 	}
+}
+
+// close checks the words, if there are any, and takes them down.
+func (w *words) close() error {
+	if w.mr == nil {
+		return nil
+	}
+	if err := w.check(); err != nil {
+		return err
+	}
+	return w.mr.Deregister()
 }
 
 // check looks for the order that explains everything.

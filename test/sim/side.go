@@ -255,7 +255,7 @@ func (s *side) rnrRetry() uint8 {
 func (s *side) plan() {
 	rng := s.w.rng
 	mix := []roce.WROpcode{roce.WRSend, roce.WRSendWithImm, roce.WRWrite, roce.WRWriteWithImm, roce.WRRead}
-	if !s.doomed { // or nobody would know which of them were executed
+	if !s.doomed && s.n.words.mr != nil { // of a doomed one nobody would know which were executed
 		mix = append(mix, roce.WRAtomicFetAdd, roce.WRAtomicCmpSwp, roce.WRAtomicWrite, roce.WRFlush)
 	}
 	if rng.IntN(4) == 0 { // a program that does few kinds of things

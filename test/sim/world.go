@@ -270,10 +270,10 @@ func (n *node) open(be netio.Backend) (err error) {
 	if n.arenas, err = n.newArenas(); err != nil {
 		return err
 	}
-	if err := n.newWords(); err != nil || !w.cfg.Shared {
-		return err
+	if w.cfg.Shared { // these programs are about receives
+		return n.newPool()
 	}
-	return n.newPool()
+	return n.newWords()
 }
 
 // newArenas registers memory in one to three regions.
@@ -339,10 +339,7 @@ func (n *node) close() error {
 			return err
 		}
 	}
-	if err := n.words.check(); err != nil {
-		return err
-	}
-	if err := n.words.mr.Deregister(); err != nil {
+	if err := n.words.close(); err != nil {
 		return err
 	}
 	if err := n.cq.Destroy(); err != nil {
