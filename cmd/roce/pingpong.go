@@ -7,6 +7,7 @@ import (
 
 	"github.com/goroce/goroce/cmd/roce/internal/exchange"
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
 	"github.com/spf13/cobra"
 )
 
@@ -16,7 +17,7 @@ const maxMessage = 1 << 31
 // pingpongOptions are the flags of pingpong, checked.
 type pingpongOptions struct {
 	server    string // empty: be the server
-	transport string // rc or srq
+	transport string // rc, uc, ud or srq
 	numQP     int    // queue pairs, 1 but with srq
 	addr      netip.Addr
 	port      uint16
@@ -42,9 +43,10 @@ func (a *app) pingpongCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "pingpong [flags] [SERVER]",
-		Short: "Send messages to and fro over RC, with ibv_rc_pingpong, ibv_srq_pingpong or itself",
-		Long: `pingpong sends messages to and fro over a reliable connection (RC). Without
-SERVER it is the server: it waits for one client, plays with it and ends.
+		Short: "Send messages to and fro over RC, UC or UD, with ibv_rc_pingpong and its relatives or itself",
+		Long: `pingpong sends messages to and fro, over a reliable connection (RC) if --transport
+says nothing else. Without SERVER it is the server: it waits for one client, plays
+with it and ends.
 
 The other side may be ibv_rc_pingpong of rdma-core: the options mean the same
 there (it needs -g with the index of a GID that is an IP address). Both sides need
@@ -53,6 +55,10 @@ the same -s, -m and -n. The addresses are exchanged over TCP.
 With -c each message that comes back is compared with what was sent: contents
 depend on position and iteration, whatever the other side is; a server also checks
 what a client with -c sends. Filling and comparing counts as part of an iteration.
+
+With --transport uc (unreliable connection) it plays with ibv_uc_pingpong, with
+--transport ud (datagrams) with ibv_ud_pingpong, which sends 2048 bytes if -s says
+nothing else, and no more than fit one packet. Both end when a packet is lost.
 
 With --transport srq it plays with ibv_srq_pingpong: several queue pairs (-q, the
 same on both sides) receive from one shared queue, and -n counts the exchanges of
@@ -89,6 +95,9 @@ does not answer, wrong data), 2 wrong usage.`,
 				return usagef(cmd, "-s %d: a message has at most %d bytes", size, maxMessage)
 			}
 			o.size = int(size)
+			if o.transport == "ud" && !cmd.Flags().Changed("size") {
+				o.size = 2048 // as the original
+			}
 			var ok bool
 			if o.mtu, ok = ib.MTUFromBytes(mtu); !ok {
 				return usagef(cmd, "-m %d: path MTUs are 256, 512, 1024, 2048 and 4096", mtu)
@@ -129,7 +138,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.BoolVarP(&o.events, "events", "e", false, "sleep while waiting for completions (default: poll)")
 	f.IntVarP(&o.gidIndex, "gid-idx", "g", 0, "index of the local GID")
 	f.BoolVarP(&o.check, "chk", "c", false, "check the data")
-	f.StringVar(&o.transport, "transport", "rc", "rc, or srq for several RC queue pairs on one shared receive queue")
+	f.StringVar(&o.transport, "transport", "rc", "rc, uc, ud, or srq for several RC queue pairs on one shared receive queue")
 	f.IntVarP(&o.numQP, "num-qp", "q", 16, "queue pairs, with --transport srq")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
@@ -143,9 +152,12 @@ does not answer, wrong data), 2 wrong usage.`,
 // checkTransport checks the transport and what depends on it.
 func (o *pingpongOptions) checkTransport(cmd *cobra.Command) error {
 	switch o.transport {
-	case "rc":
+	case "rc", "uc", "ud":
 		if cmd.Flags().Changed("num-qp") {
 			return usagef(cmd, "-q %d: several queue pairs go with --transport srq", o.numQP)
+		}
+		if o.transport == "ud" && cmd.Flags().Changed("mtu") {
+			return usagef(cmd, "-m %s: a datagram is one packet: its limit is the MTU of the interface", cmd.Flag("mtu").Value)
 		}
 		o.numQP = 1
 	case "srq":
@@ -156,9 +168,28 @@ func (o *pingpongOptions) checkTransport(cmd *cobra.Command) error {
 			return usagef(cmd, "-c: with --transport srq all queue pairs share one buffer, as in ibv_srq_pingpong, so data cannot be checked")
 		}
 	default:
-		return usagef(cmd, "--transport %s: rc and srq are possible", o.transport)
+		return usagef(cmd, "--transport %s: rc, uc, ud and srq are possible", o.transport)
 	}
 	return nil
+}
+
+// service is the kind of the queue pairs.
+func (o *pingpongOptions) service() roce.QPType {
+	switch o.transport {
+	case "uc":
+		return roce.UC
+	case "ud":
+		return roce.UD
+	}
+	return roce.RC
+}
+
+// header is how many bytes stand before the message in a receive.
+func (o *pingpongOptions) header() int {
+	if o.transport == "ud" {
+		return ib.GRHSize
+	}
+	return 0
 }
 
 // slots is how many addresses each side says.

@@ -23,9 +23,11 @@ type endpoint struct {
 	mr   *roce.MR
 	cq   *roce.CQ
 	qps  []*roce.QP
-	srq  *roce.SRQ // or nil
-	buf  []byte    // one message; with --chk one to send, one to receive
+	srq  *roce.SRQ  // or nil
+	ahs  []*roce.AH // of each queue pair, with ud
+	buf  []byte     // one message behind its header; with --chk one to send, one to receive
 	mine []exchange.Dest
+	peer []exchange.Dest // as many as mine
 }
 
 // openEndpoint opens the device of a local address, with receives posted and the
@@ -40,8 +42,14 @@ func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, er
 	if e.dev, err = a.open(roce.Config{Addr: addr}); err != nil {
 		return nil, err
 	}
-	if _, err := fitMTU(e.dev, o.mtu); err != nil {
+	if o.transport == "ud" {
+		o.mtu = 0 // what fits
+	}
+	if o.mtu, err = fitMTU(e.dev, o.mtu); err != nil {
 		return nil, err
+	}
+	if limit := o.mtu.Bytes(); o.transport == "ud" && o.size > limit {
+		return nil, fmt.Errorf("-s %d: a datagram from %v carries %d bytes, as the MTU of its interface says: use at most that on both sides", o.size, addr, limit)
 	}
 	gid, err := gidOf(e.dev, o.gidIndex)
 	if err != nil {
@@ -50,7 +58,7 @@ func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, er
 	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	e.buf = bytes.Repeat([]byte{plainByte}, o.size*e.buffers()) // now: a peer may send before we look again
+	e.buf = bytes.Repeat([]byte{plainByte}, (o.header()+o.size)*e.buffers()) // now: a peer may send before we look again
 	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite); err != nil {
 		return nil, err
 	}
@@ -74,15 +82,18 @@ func (a *app) openEndpoint(addr netip.Addr, o *pingpongOptions) (_ *endpoint, er
 
 // addQP makes a queue pair in INIT.
 func (e *endpoint) addQP(mine *exchange.Dest) error {
-	qp, err := e.pd.CreateQP(roce.QPConfig{Type: roce.RC, SendCQ: e.cq, RecvCQ: e.cq, SRQ: e.srq,
+	qp, err := e.pd.CreateQP(roce.QPConfig{Type: e.o.service(), SendCQ: e.cq, RecvCQ: e.cq, SRQ: e.srq,
 		MaxSendWR: 1, MaxRecvWR: e.o.rxDepth, MaxSendSGE: 1, MaxRecvSGE: 1})
 	if err != nil {
 		return err
 	}
 	e.qps = append(e.qps, qp)
 	mine.QPN, mine.PSN = qp.Num(), qp.PSN()
-	return qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1},
-		roce.MaskState|roce.MaskPKeyIndex|roce.MaskPort|roce.MaskAccess)
+	mask := roce.MaskState | roce.MaskPKeyIndex | roce.MaskPort | roce.MaskAccess
+	if e.o.transport == "ud" {
+		mask ^= roce.MaskAccess | roce.MaskQKey
+	}
+	return qp.Modify(&roce.Attr{State: roce.StateInit, PortNum: 1, QKey: pingpongQKey}, mask)
 }
 
 // fitMTU checks that a path MTU fits the device's interface, and returns the
@@ -110,6 +121,9 @@ func gidOf(dev *roce.Device, index int) (ib.GID, error) {
 	return gids[index], nil
 }
 
+// pingpongQKey is the Q_Key of ibv_ud_pingpong.
+const pingpongQKey = 0x11111111
+
 // tooDeep names the flag behind a configuration error.
 func tooDeep(o *pingpongOptions, err error) error {
 	var conf *roce.ConfigError
@@ -128,6 +142,7 @@ func (e *endpoint) connect(peers []exchange.Dest) error {
 	if n := used(peers); n > 0 && n != len(e.qps) {
 		return fmt.Errorf("the other side has %d queue pairs and we have %d: use the same -q on both sides", n, len(e.qps))
 	}
+	e.peer = peers
 	for i := range e.qps {
 		if err := e.connectQP(i, peers[i]); err != nil {
 			return err
@@ -145,11 +160,21 @@ func used(peers []exchange.Dest) (n int) {
 }
 
 // connectQP brings a queue pair to RTS, with the attributes of ibv_rc_pingpong and
-// ibv_srq_pingpong.
+// its relatives.
 func (e *endpoint) connectQP(i int, peer exchange.Dest) error {
 	if err := checkPingpongPeer(e.dev.Addr(), peer); err != nil {
 		return err
 	}
+	rtr, rts := roce.MaskState, roce.MaskState|roce.MaskSQPSN
+	switch e.o.service() {
+	case roce.RC:
+		rtr |= roce.MaskMaxDestRdAtomic | roce.MaskMinRNRTimer
+		rts |= roce.MaskTimeout | roce.MaskRetryCnt | roce.MaskRNRRetry | roce.MaskMaxRdAtomic
+		fallthrough
+	case roce.UC:
+		rtr |= roce.MaskAV | roce.MaskPathMTU | roce.MaskDestQPN | roce.MaskRQPSN
+	}
+	av := roce.AddressVector{DGID: peer.GID, SGIDIndex: uint8(e.o.gidIndex), HopLimit: 64}
 	err := e.qps[i].Modify(&roce.Attr{
 		State:           roce.StateRTR,
 		PathMTU:         e.o.mtu,
@@ -157,10 +182,17 @@ func (e *endpoint) connectQP(i int, peer exchange.Dest) error {
 		RQPSN:           peer.PSN,
 		MaxDestRdAtomic: 1,
 		MinRNRTimer:     12, // 0.64 ms
-		AV:              roce.AddressVector{DGID: peer.GID, SGIDIndex: uint8(e.o.gidIndex), HopLimit: 64},
-	}, roce.MaskState|roce.MaskAV|roce.MaskPathMTU|roce.MaskDestQPN|roce.MaskRQPSN|roce.MaskMaxDestRdAtomic|roce.MaskMinRNRTimer)
+		AV:              av,
+	}, rtr)
 	if err != nil {
 		return err
+	}
+	if e.o.transport == "ud" {
+		ah, err := e.pd.CreateAH(av)
+		if err != nil {
+			return err
+		}
+		e.ahs = append(e.ahs, ah)
 	}
 	return e.qps[i].Modify(&roce.Attr{
 		State:       roce.StateRTS,
@@ -169,7 +201,7 @@ func (e *endpoint) connectQP(i int, peer exchange.Dest) error {
 		RNRRetry:    7, // for ever
 		SQPSN:       e.mine[i].PSN,
 		MaxRdAtomic: 1,
-	}, roce.MaskState|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskSQPSN|roce.MaskMaxRdAtomic)
+	}, rts)
 }
 
 func (e *endpoint) buffers() int {
@@ -180,7 +212,7 @@ func (e *endpoint) buffers() int {
 }
 
 // sendBuf and recvBuf are the same bytes without --chk, as in ibv_rc_pingpong.
-func (e *endpoint) sendBuf() []byte { return e.buf[:e.o.size] }
+func (e *endpoint) sendBuf() []byte { return e.buf[e.o.header():][:e.o.size] }
 func (e *endpoint) recvBuf() []byte { return e.buf[len(e.buf)-e.o.size:] }
 
 // linger keeps the device open while the other side may miss our last ACK: until

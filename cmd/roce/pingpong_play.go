@@ -59,7 +59,7 @@ func newGame(e *endpoint, o *pingpongOptions) *game {
 	}
 	g.send = roce.SendWR{ID: sendID, Opcode: roce.WRSend, Flags: roce.Signaled}
 	if o.size > 0 {
-		g.send.SGE = []roce.SGE{e.mr.SGE(0, o.size)}
+		g.send.SGE = []roce.SGE{e.mr.SGE(o.header(), o.size)}
 	}
 	return g
 }
@@ -105,8 +105,8 @@ func (g *game) complete(wc *roce.WC) error {
 		g.sent++
 	case recvID:
 		g.got++
-		if int(wc.ByteLen) != g.o.size {
-			return fmt.Errorf("a message of %d bytes came instead of %d: use the same -s on both sides", wc.ByteLen, g.o.size)
+		if n := int(wc.ByteLen) - g.o.header(); n != g.o.size {
+			return fmt.Errorf("a message of %d bytes came instead of %d: use the same -s on both sides", n, g.o.size)
 		}
 		if g.posted--; g.posted <= len(g.qps) {
 			if err := g.postRecv(g.o.rxDepth - g.posted); err != nil {
@@ -131,7 +131,11 @@ func (g *game) turn(i int) error {
 		}
 	}
 	g.pending[i] = sendID | recvID
-	return g.qps[i].PostSend(g.send)
+	wr := g.send
+	if g.ahs != nil {
+		wr.AH, wr.RemoteQPN, wr.QKey = g.ahs[i], g.peer[i].QPN, pingpongQKey
+	}
+	return g.qps[i].PostSend(wr)
 }
 
 // completions waits for completions: it polls, and sleeps with events or when
@@ -154,8 +158,8 @@ func completions(ctx context.Context, cq *roce.CQ, wcs []roce.WC, events bool) (
 // postRecv posts n receives, all of the same buffer.
 func (e *endpoint) postRecv(n int) error {
 	wr := roce.RecvWR{ID: recvID}
-	if e.o.size > 0 {
-		wr.SGE = []roce.SGE{e.mr.SGE(len(e.buf)-e.o.size, e.o.size)}
+	if n := e.o.header() + e.o.size; n > 0 {
+		wr.SGE = []roce.SGE{e.mr.SGE(len(e.buf)-n, n)}
 	}
 	post := e.qps[0].PostRecv
 	if e.srq != nil {

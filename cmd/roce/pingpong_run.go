@@ -214,6 +214,8 @@ func (t *pingpongGame) explain(err error) error {
 	)
 	peer := t.peers[0].GID.Addr()
 	switch {
+	case errors.As(err, &quiet) && t.o.service() != roce.RC:
+		return fmt.Errorf("%w, and %v does not repeat what is lost: %s", err, t.o.service(), silenceHint(peer, t.ep.dev.Counters()))
 	case errors.As(err, &quiet):
 		return fmt.Errorf("%w: is the other side's program still running, and do both sides use the same -n and -s?", err)
 	case !errors.As(err, &failed):

@@ -45,6 +45,11 @@ func TestPingpong(t *testing.T) {
 		{name: "one receive at a time", both: "-n 100 -r 1", bytes: "819200", iters: "100"},
 		{name: "few receives", both: "-n 100 -r 3 -s 100 -m 256", bytes: "20000", iters: "100"},
 		{name: "one exchange", both: "-n 1", bytes: "8192", iters: "1"},
+		{name: "UC", both: "--transport uc -n 100 -c -s 65537 -m 4096", bytes: "13107400", iters: "100", checks: true},
+		{name: "UC, events, defaults", both: "--transport uc -n 100 -e", bytes: "819200", iters: "100"},
+		{name: "UD, defaults", both: "--transport ud -n 100", bytes: "409600", iters: "100"},
+		{name: "UD, IPv6, check", p: pingpong{tcp: "::1"}, both: "--transport ud -n 100 -c -s 4096", bytes: "819200", iters: "100", checks: true},
+		{name: "UD, empty messages", both: "--transport ud -n 50 -s 0 -c", bytes: "0", iters: "50", checks: true},
 		{name: "1 MiB at MTU 256", both: "-n 5 -s 0x100000 -m 256 -c", bytes: "10485760", iters: "5", checks: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -199,6 +204,10 @@ func TestPingpongMismatch(t *testing.T) {
 		{"MTUs", "-m 256", "-m 1024", "do both sides use the same -m"},
 		{"IP versions", "-a 127.0.0.1", "-a ::1", "different IP versions"},
 		{"iterations", "-n 5", "-n 50", "roce: "},
+		{"UD sizes, client's longer", "--transport ud -s 100", "--transport ud -s 101", "UD does not repeat what is lost"},
+		{"UD sizes, client's shorter", "--transport ud -s 101", "--transport ud -s 100", "a message of 100 bytes came instead of 101"},
+		{"UD size beyond a packet", "-a 127.0.0.1 --transport ud -s 4097", "-a 127.0.0.2 --transport ud -s 4097", "carries 4096 bytes"},
+		{"services", "--transport uc", "--transport ud -s 4096", "does not repeat what is lost"},
 		{"queue pairs", "--transport srq -q 3", "--transport srq -q 4", "the other side has 4 queue pairs and we have 3: use the same -q"},
 		{"transports", "--transport srq", "--transport rc", "which may have one queue pair only"},
 	} {

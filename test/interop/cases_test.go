@@ -25,7 +25,7 @@ func wantAll[C any, V comparable](t *testing.T, what string, cases []C, value fu
 // make test runs the subset: each value of every parameter at least once per kernel.
 func TestSubsetCoversEveryValue(t *testing.T) {
 	wantAll(t, "role we serve", pingpongSubset, func(c pingpongCase) bool { return c.weServe }, true, false)
-	wantAll(t, "transport", pingpongSubset, pingpongCase.transport, "rc", "srq")
+	wantAll(t, "transport", pingpongSubset, pingpongCase.transport, "rc", "uc", "ud", "srq")
 	wantAll(t, "family", pingpongSubset, func(c pingpongCase) string { return c.family }, pingpongFamilies...)
 	wantAll(t, "path MTU", pingpongSubset, func(c pingpongCase) int { return c.mtu }, pingpongMTUs...)
 	wantAll(t, "size", pingpongSubset, func(c pingpongCase) int { return c.size }, pingpongSizes...)
@@ -63,8 +63,8 @@ func TestSubsetCoversEveryValue(t *testing.T) {
 }
 
 func TestFullIsTheWholeProduct(t *testing.T) {
-	if got := len(pingpongFull()); got != 2*2*3*4+2*2*3*2 {
-		t.Errorf("%d pingpong cases per kernel, want 72", got)
+	if got := len(pingpongFull()); got != 2*2*3*4+2*2*(3*3+4+3*2) {
+		t.Errorf("%d pingpong cases per kernel, want 124", got)
 	}
 	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2 {
 		t.Errorf("%d perf cases per kernel, want 88", got)

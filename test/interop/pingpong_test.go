@@ -13,7 +13,8 @@ import (
 
 // pingpongCase is one run of ibv_rc_pingpong, or another of its family, in the guest against ours.
 type pingpongCase struct {
-	srqQPs   int // ibv_srq_pingpong with so many queue pairs; 0: ibv_rc_pingpong
+	srqQPs   int    // ibv_srq_pingpong with so many queue pairs; 0: another
+	service  string // uc or ud: ibv_uc_pingpong, ibv_ud_pingpong; empty: ibv_rc_pingpong
 	weServe  bool
 	family   string
 	mtu      int
@@ -29,6 +30,9 @@ var (
 )
 
 func (p pingpongCase) iters() int {
+	if p.service != "" && p.size <= 4096 {
+		return 100
+	}
 	if p.size <= 4096 {
 		return 1000
 	}
@@ -39,6 +43,9 @@ func (p pingpongCase) iters() int {
 func (p pingpongCase) transport() string {
 	if p.srqQPs > 0 {
 		return "srq"
+	}
+	if p.service != "" {
+		return p.service
 	}
 	return "rc"
 }
@@ -51,12 +58,21 @@ func (p pingpongCase) name() string {
 	if p.srqQPs > 0 {
 		role = fmt.Sprintf("srq %d queue pairs, %s", p.srqQPs, role)
 	}
+	if p.service == "ud" {
+		return fmt.Sprintf("ud, %s %s size %d", role, p.family, p.size)
+	}
+	if p.service != "" {
+		role = p.service + ", " + role
+	}
 	return fmt.Sprintf("%s %s mtu %d size %d", role, p.family, p.mtu, p.size)
 }
 
 // flags are those that ibv_rc_pingpong, ibv_srq_pingpong and roce pingpong share.
 func (p pingpongCase) flags(port int) []string {
-	f := []string{"-p", fmt.Sprint(port), "-m", fmt.Sprint(p.mtu), "-s", fmt.Sprint(p.size), "-n", fmt.Sprint(p.iters())}
+	f := []string{"-p", fmt.Sprint(port), "-s", fmt.Sprint(p.size), "-n", fmt.Sprint(p.iters())}
+	if p.service != "ud" {
+		f = append(f, "-m", fmt.Sprint(p.mtu))
+	}
 	if p.srqQPs > 0 {
 		f = append(f, "-q", fmt.Sprint(p.srqQPs))
 	}
@@ -82,6 +98,14 @@ func pingpongFull() (all []pingpongCase) {
 	}
 	for _, serve := range []bool{true, false} {
 		for _, family := range pingpongFamilies {
+			for _, size := range pingpongSizes[:3] { // a megabyte in one burst overruns the tap, and UC does not repeat it
+				for _, mtu := range pingpongMTUs {
+					all = append(all, pingpongCase{service: "uc", weServe: serve, family: family, mtu: mtu, size: size})
+				}
+			}
+			for _, size := range []int{0, 1, 2048, 4096} {
+				all = append(all, pingpongCase{service: "ud", weServe: serve, family: family, size: size})
+			}
 			for _, qps := range []int{1, 16, 256} {
 				for _, size := range []int{1, 65537} {
 					all = append(all, pingpongCase{srqQPs: qps, weServe: serve, family: family, mtu: 1024, size: size})
@@ -102,6 +126,10 @@ var pingpongSubset = []pingpongCase{
 	{weServe: false, family: ipv4, mtu: 1024, size: 4096, validate: true},
 	{weServe: false, family: ipv6, mtu: 1024, size: 65537, events: true},
 	{weServe: false, family: ipv4, mtu: 4096, size: 1 << 20},
+	{service: "uc", weServe: true, family: ipv4, mtu: 1024, size: 4096, validate: true},
+	{service: "uc", weServe: false, family: ipv6, mtu: 4096, size: 65537, events: true},
+	{service: "ud", weServe: true, family: ipv6, size: 4096},
+	{service: "ud", weServe: false, family: ipv4, size: 1, events: true},
 	{srqQPs: 16, weServe: true, family: ipv4, mtu: 1024, size: 4096},
 	{srqQPs: 5, weServe: false, family: ipv6, mtu: 4096, size: 65537, events: true},
 }
