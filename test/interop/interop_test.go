@@ -76,6 +76,7 @@ func TestInterop(t *testing.T) {
 			s.errors(t)
 			s.windows(t)
 			s.loss(t)
+			s.multicast(t, bin)
 			s.beside(t, bin)
 		})
 	}
@@ -108,7 +109,7 @@ func root(t *testing.T) string {
 }
 
 // binaries are the programs under test and those of the harness.
-type binaries struct{ agent, roce, peer, netio string }
+type binaries struct{ agent, roce, peer, netio, mcast string }
 
 func build(t *testing.T, ctx context.Context, mode string) binaries {
 	t.Helper()
@@ -133,6 +134,7 @@ func build(t *testing.T, ctx context.Context, mode string) binaries {
 	if mode != reference {
 		b.roce = make("roce", "./cmd/roce")
 		b.peer = make("peer", "./test/interop/peer")
+		b.mcast = make("mcast", "./test/interop/mcast")
 		b.netio = make("netio.test", "./roce/netio", "test", "-c")
 	}
 	return b

@@ -18,6 +18,7 @@ xz xz-utils
 tshark tshark
 ibv_rc_pingpong ibverbs-utils
 ib_write_bw perftest
+mckey rdmacm-utils
 dpkg:ibverbs-providers ibverbs-providers
 dpkg:python3-pyverbs python3-pyverbs
 '
