@@ -105,7 +105,8 @@ func TestPerfWithLoss(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.wrap = lossy(0.02)
-			w.playPerf(test.name, test.sized("-n 80 -m 1024 --verify", 3000), nil, nil)
+			// Timeouts of 0.3 s: the tests share the processors, and all of them poll.
+			w.playPerf(test.name, test.sized("-n 80 -m 1024 -u 16 --verify", 3000), nil, nil)
 		})
 	}
 }
