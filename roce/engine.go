@@ -52,6 +52,7 @@ type engine struct {
 	held      heldEvents
 	dead      bool
 	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
+	waitWrite bool          // the goroutine waits until the socket takes more, or is on its way to
 	drops     drops
 
 	misses   atomic.Uint32      // polls that found nothing
@@ -252,11 +253,12 @@ func (e *engine) lock() time.Duration {
 }
 
 // unlock releases the engine. Bells rung while it was held are answered; the
-// goroutine is woken if it would sleep past the next deadline.
+// goroutine is woken if it would sleep past the next deadline, or does not know
+// that the socket is full.
 func (e *engine) unlock() {
 	for {
-		if next := e.next(); next < e.waitUntil {
-			e.waitUntil = 0
+		if e.next() < e.waitUntil || e.out.blocked && !e.waitWrite {
+			e.waitUntil, e.waitWrite = 0, e.out.blocked
 			e.be.Wake()
 		}
 		e.mu.Unlock()
@@ -349,6 +351,7 @@ func (e *engine) loop() {
 			e.waitUntil = next
 		}
 		blocked := e.out.blocked
+		e.waitWrite = blocked
 		e.unlock()
 		if more {
 			continue

@@ -76,11 +76,16 @@ func newRequests(r *perfRun, size int) *requests {
 func (b *requests) run(ctx context.Context) (res perfResult, err error) {
 	var wcs [pollBatch]roce.WC
 	b.begin = time.Now()
-	for !b.finished() {
+	for {
+		// One look at the clock decides both: what ends in between would leave
+		// nothing to wait for.
+		ended := b.o.ended(b.begin)
+		if b.finished(ended) {
+			break
+		}
 		if ctx.Err() != nil {
 			return res, context.Cause(ctx)
 		}
-		ended := b.o.ended(b.begin)
 		for _, f := range b.flows {
 			if err := b.post(f, ended); err != nil {
 				return res, err
@@ -104,10 +109,11 @@ func (b *requests) run(ctx context.Context) (res perfResult, err error) {
 	return res, b.check.readBack(ctx, b)
 }
 
-// finished reports whether everything is posted and has completed.
-func (b *requests) finished() bool {
+// finished reports whether everything is posted and has completed. With -D that is
+// when the time has ended.
+func (b *requests) finished(ended bool) bool {
 	if b.o.duration > 0 {
-		return b.posted == b.done && b.o.ended(b.begin)
+		return ended && b.posted == b.done
 	}
 	return b.done == b.total
 }
