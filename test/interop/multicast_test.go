@@ -38,6 +38,7 @@ func (s *session) multicast(t *testing.T, bin binaries) {
 			c.Errorf("exit status %d (%v):\n%s%s", exit, err, p.Stdout(), p.Stderr())
 		}
 	}
+	s.closePairs() // ours would have the port
 	t.Run("multicast", func(t *testing.T) {
 		s.run(t, "multicast", "mckey sends, two of our queue pairs receive", func(c *testCase) {
 			us := start(c, s.us, bin.mcast, "-addr", s.us.addr4, "-group", group, "-from", s.rxe.addr4, "-n", "1")
