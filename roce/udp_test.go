@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -24,8 +25,11 @@ func openUDP(t testing.TB, addr string, cfg roce.Config) *roce.Device {
 	t.Helper()
 	cfg.Addr, cfg.Port = netip.MustParseAddr(addr), testPort
 	d, err := roce.Open(cfg)
-	if err != nil {
-		t.Skipf("no device on %s here: %v", addr, err)
+	switch {
+	case err != nil && (cfg.Addr.Is6() || runtime.GOOS != "linux"):
+		t.Skipf("%s is no address of this host: %v", addr, err) // Linux alone has all of 127.0.0.0/8
+	case err != nil:
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
 	return d
