@@ -9,12 +9,12 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
-.PHONY: help test lint race interop fuzz clean
+.PHONY: help test lint race plain interop fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
 
-test: ## all tests: packages for them (installed when root on Debian, unless NOINSTALL=1), lint, race, a covering subset of interop
+test: ## all tests: packages for them (installed when root on Debian, unless NOINSTALL=1), lint, race, plain, a covering subset of interop
 	@test/all.sh
 
 lint: ## gofmt, go vet (for Linux, macOS and Windows), staticcheck
@@ -26,6 +26,9 @@ lint: ## gofmt, go vet (for Linux, macOS and Windows), staticcheck
 
 race: ## go test -race ./... (no root, no network but loopback)
 	env -u GOROCE_INTEROP go test -race -timeout 8m ./...
+
+plain: ## go test ./...: what the race detector leaves out, as allocations and most seeds of the simulator
+	env -u GOROCE_INTEROP go test -timeout 8m ./...
 
 interop: ## the whole product of interop cases against Linux rxe in QEMU; takes about 40 minutes and writes docs/interop.md
 	@echo "make interop: every interop case, on three kernels in QEMU, after the Debian packages for it"
