@@ -180,7 +180,7 @@ func (e *engine) ready() bool {
 }
 
 // touch brings the engine's books in line after a queue pair has worked: its
-// place in the queues, its timer, and its state as posters see it.
+// place in the queues and its timer.
 func (e *engine) touch(q *QP) {
 	w := q.t.Wants()
 	if w&transport.WantControl != 0 {
@@ -190,14 +190,6 @@ func (e *engine) touch(q *QP) {
 		e.data.push(q, dataQueue)
 	}
 	e.wheel.schedule(q, q.t.Deadline())
-	if s := uint32(q.t.State()); s != q.state.Load() {
-		q.state.Store(s)
-		if transport.State(s) == transport.Err {
-			// A receive posted between the flush and the store above found the
-			// queue pair in good health: flush it too.
-			q.t.Kick(e.clock())
-		}
-	}
 }
 
 // next returns when the engine has to work again if nothing happens until then.

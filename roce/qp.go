@@ -38,9 +38,8 @@ type QP struct {
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
 	sq             *sendRing
-	rq             *recvRing     // nil with an SRQ
-	srq            *SRQ          // or nil
-	state          atomic.Uint32 // as posters see it; written under the engine lock
+	rq             *recvRing // nil with an SRQ
+	srq            *SRQ      // or nil
 
 	rung     atomic.Bool // in the engine's list of bells
 	nextBell *QP
@@ -208,7 +207,7 @@ func (q *QP) Num() ib.QPN { return q.num }
 func (q *QP) PSN() ib.PSN { return q.psn }
 
 // State returns the state of the queue pair.
-func (q *QP) State() State { return State(q.state.Load()) }
+func (q *QP) State() State { return q.t.State() }
 
 // Query returns the attributes, and what the queue pair was made of with the real
 // sizes of its queues, at least those asked for (ibv_query_qp). The receive queue
@@ -330,7 +329,6 @@ func (q *QP) Destroy() error {
 func (q *QP) remove() {
 	q.dead = true
 	q.t.Destroy()
-	q.state.Store(uint32(StateReset))
 	delete(q.e.qps, q.num)
 	q.e.detachAll(q)
 	q.e.wheel.remove(q)

@@ -340,6 +340,7 @@ func (r *requester) fail(now time.Duration, s WCStatus) {
 	wc := WC{ID: r.at(r.done).id, Status: s}
 	r.done++
 	r.q.count(ReqCQEErr)
+	r.q.announce(Err)
 	r.push(wc)
 	r.q.fail(now, noEvent)
 }

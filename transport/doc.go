@@ -13,7 +13,7 @@
 // # Concurrency
 //
 // The methods of a QP are called by the owner of its engine, one at a time; only
-// [Counters] may be read by anybody. [SQ], [RQ], [CQ] and [Outbox] are what the
+// its State and [Counters] may be read by anybody. [SQ], [RQ], [CQ] and [Outbox] are what the
 // owner implements.
 //
 // # Errors

@@ -292,7 +292,7 @@ func (q *QP) enter(now time.Duration, to State) {
 		q.fail(now, noEvent)
 		return
 	}
-	q.state = to
+	q.become(to)
 	switch to {
 	case Reset:
 		q.attr, q.path, q.alt, q.left, q.est = Attr{}, Path{}, alternate{}, netip.Addr{}, false

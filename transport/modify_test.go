@@ -26,7 +26,7 @@ func modifyQP(t *testing.T, typ QPType, s State) *QP {
 	w.cfg.Type = typ
 	w.sq = newReqSQ(t, 64)
 	w.q = NewQP(w.cfg)
-	w.q.state = s
+	w.q.become(s)
 	w.q.attr = goodAttr()
 	w.q.path = w.q.attr.AV.Path()
 	return w.q

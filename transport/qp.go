@@ -3,6 +3,7 @@ package transport
 import (
 	"math"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/goroce/goroce/ib"
@@ -83,7 +84,8 @@ const noEvent Event = 0xff
 // after NewQP and Modify the packet path allocates nothing.
 type QP struct {
 	cfg   QPConfig
-	state State
+	state State         // written by become alone
+	seen  atomic.Uint32 // state, for anybody
 	attr  Attr
 	path  Path // to the peer, from RTR on
 	alt   alternate
@@ -171,8 +173,21 @@ type receiver interface {
 // Num returns the number of the queue pair.
 func (q *QP) Num() ib.QPN { return q.cfg.Num }
 
-// State returns the state.
-func (q *QP) State() State { return q.state }
+// State returns the state. Unlike the other methods it may be called by anybody:
+// who has seen a completion with an error sees the state that it led to, and who
+// posts a receive and then sees any other state than Err has posted it before the
+// flush.
+func (q *QP) State() State { return State(q.seen.Load()) }
+
+// become sets the state, before anything is flushed because of it.
+func (q *QP) become(s State) {
+	q.state = s
+	q.announce(s)
+}
+
+// announce lets others see a state that is about to begin, before the completion
+// with the error that leads to it.
+func (q *QP) announce(s State) { q.seen.Store(uint32(s)) }
 
 // Query returns the attributes, as ibv_query_qp does.
 func (q *QP) Query() Attr {
@@ -289,7 +304,7 @@ func (q *QP) Expire(now time.Duration) { q.snd.expire(now) }
 // Destroy forgets all requests without completions and drops all references to
 // memory, as ibv_destroy_qp does.
 func (q *QP) Destroy() {
-	q.state = Reset
+	q.become(Reset)
 	q.snd.reset()
 	q.rcv.reset()
 }
@@ -300,7 +315,7 @@ func (q *QP) fail(_ time.Duration, ev Event) {
 	if q.state == Err || q.state == Reset {
 		return
 	}
-	q.state = Err
+	q.become(Err)
 	q.snd.flush()
 	q.rcv.flush()
 	if ev != noEvent {

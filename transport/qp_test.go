@@ -65,7 +65,7 @@ func TestReceiveChecks(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newReqWorld(t, 77)
 			w.run("post 1 SEND 1\n> SEND_ONLY 0 1 ack")
-			w.q.state = c.state
+			w.q.become(c.state)
 			w.q.Receive(0, c.in(w))
 			if got := w.take(); len(got) != 0 {
 				t.Errorf("brought %q", got)

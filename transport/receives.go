@@ -51,7 +51,10 @@ func (r *receives) completeReceive(in *Inbound, op WCOpcode, n uint64, src ib.QP
 	r.pushReceive()
 }
 
+// errorReceive completes the receive of the message with an error, which the
+// caller lets end the queue pair.
 func (r *receives) errorReceive(s WCStatus) {
+	r.q.announce(Err)
 	r.wc = WC{ID: r.wqe.ID, Status: s, Opcode: WCRecv, QPN: r.q.cfg.Num}
 	r.pushReceive()
 }

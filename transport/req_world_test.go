@@ -204,6 +204,9 @@ func (w *reqWorld) Push(wc *WC) {
 	if wc.QPN != w.cfg.Num {
 		w.t.Errorf("completion of QP %v", wc.QPN)
 	}
+	if wc.Status != WCSuccess && w.q.State() != Err && w.q.State() != SQE {
+		w.t.Errorf("%v completes in state %v, before others can see where it leads", wc.Status, w.q.State())
+	}
 	p := w.posted[wc.ID]
 	if p == nil {
 		w.t.Fatalf("completion of request %d, which was never posted", wc.ID)

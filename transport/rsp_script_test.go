@@ -99,7 +99,8 @@ func newRspWorldOf(t *testing.T, typ QPType, a Attr) *rspWorld {
 
 // up puts the queue pair into a state as Modify would.
 func (w *rspWorld) up(a Attr, s State) {
-	w.q.attr, w.q.state, w.q.path = a, s, Path{Dst: rspPeer}
+	w.q.attr, w.q.path = a, Path{Dst: rspPeer}
+	w.q.become(s)
 	w.q.rcv.start(&w.q.attr)
 }
 
@@ -118,6 +119,9 @@ func (w *rspWorld) Pop(dst *RecvWQE) bool {
 func (w *rspWorld) Push(wc *WC) {
 	s := fmt.Sprintf("%v %d ", wc.Opcode, wc.ID)
 	if wc.Status != WCSuccess {
+		if w.q.State() != Err {
+			w.t.Errorf("%v completes in state %v, before others can see where it leads", wc.Status, w.q.State())
+		}
 		w.wcs = append(w.wcs, s+wc.Status.String())
 		return
 	}

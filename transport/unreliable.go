@@ -256,8 +256,8 @@ func (s *unreliable) retire(wc WC, silent bool) {
 func (s *unreliable) fail(status WCStatus) {
 	s.begun = false
 	s.q.count(ReqCQEErr)
+	s.q.become(SQE)
 	s.retire(WC{ID: s.e.ID, Status: status}, false)
-	s.q.state = SQE
 	s.flush()
 }
 

@@ -282,7 +282,7 @@ func TestUDReceiver(t *testing.T) {
 func TestUDFromAnywhere(t *testing.T) {
 	for _, state := range []State{Init, RTR, RTS, SQD, SQE, Err} {
 		w := newRspWorldOf(t, UD, rspAttr())
-		w.q.state = state
+		w.q.become(state)
 		w.action("recv 100")
 		p, bad := ib.Parse(w.build("UD_SEND_ONLY 0 1"))
 		if bad != ib.OK {
@@ -300,7 +300,7 @@ func TestUDFromAnywhere(t *testing.T) {
 // In SQE a UC queue pair goes on receiving.
 func TestUCReceivesInSQE(t *testing.T) {
 	w := newRspWorldOf(t, UC, rspAttr())
-	w.q.state = SQE
+	w.q.become(SQE)
 	w.run(`
 		! recv 10
 		> UC_SEND_ONLY 0 1
