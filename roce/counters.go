@@ -17,10 +17,13 @@ const (
 	dropIPID                   // the ICRC explains no IPv4 Identification that the peer would send
 	dropCQOverflow             // a completion found its queue full
 	dropEvent                  // an asynchronous event found its queue full
+	dropMADFormat              // a management datagram has the wrong length or version
+	dropMADClass               // nobody serves the class of a management datagram
+	dropMADSend                // a management datagram found the send queue full
 	numDrops
 )
 
-var dropNames = [numDrops]string{"drop_unknown_qp", "drop_icrc", "drop_ip_id", "drop_cq_overflow", "drop_event"}
+var dropNames = [numDrops]string{"drop_unknown_qp", "drop_icrc", "drop_ip_id", "drop_cq_overflow", "drop_event", "drop_mad_format", "drop_mad_class", "drop_mad_send"}
 
 // drops counts, written under the engine lock, read by anyone.
 type drops struct {
@@ -34,13 +37,18 @@ func (d *drops) malformed(m ib.Malformed) { d.parse[m].Add(1) }
 
 // Counters returns all counters by name: those of the transport with the names of
 // rxe's and mlx5's hw_counters, every reason for a drop as drop_*, and those of
-// the network backend. Counters of dropped packets and of the backend belong to
-// the port, which devices on one address share.
+// the network backend. Counters of dropped packets, of the backend and of
+// management datagrams belong to the port, which devices on one address share.
 func (d *Device) Counters() map[string]uint64 {
 	e := d.port.engine
 	all := make(map[string]uint64)
 	for c := range transport.NumCounters {
 		all[c.String()] = d.counters.Load(c)
+	}
+	if g := d.port.gsi.Load(); g != nil {
+		for c := range transport.NumCounters {
+			all[c.String()] += g.dev.counters.Load(c)
+		}
 	}
 	for i, name := range dropNames {
 		all[name] = e.drops.reasons[i].Load()

@@ -62,10 +62,8 @@ func Open(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
-	d.mem.SetSync(msync, checkPersistent)
-	d.events, d.channels = newMailbox[AsyncEvent](), map[*CompChannel]struct{}{}
-	if d.guid, err = d.random64(); err != nil {
+	d, err := newDevice(cfg, addr)
+	if err != nil {
 		return nil, err
 	}
 	if cfg.Manual && cfg.Clock == nil {
@@ -77,6 +75,15 @@ func Open(cfg Config) (*Device, error) {
 	d.watch()
 	cfg.Logger.Info("device open", "name", cfg.Name, "addr", addr, "backend", d.port.engine.be.Caps().Name)
 	return d, nil
+}
+
+// newDevice makes a device that has no port yet. cfg has its defaults in place.
+func newDevice(cfg Config, addr netip.Addr) (d *Device, err error) {
+	d = &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
+	d.mem.SetSync(msync, checkPersistent)
+	d.events, d.channels = newMailbox[AsyncEvent](), map[*CompChannel]struct{}{}
+	d.guid, err = d.random64()
+	return d, err
 }
 
 // random64 reads a random number from Config.Rand.

@@ -3,6 +3,7 @@ package roce
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goroce/goroce/roce/netio"
@@ -15,6 +16,9 @@ type port struct {
 	engine *engine
 	refs   int  // below ports.mu
 	shared bool // in ports
+
+	gsiMu sync.Mutex // taken by those who open it
+	gsi   atomic.Pointer[GSI]
 }
 
 // ports are the shared ports of this process.
@@ -72,5 +76,7 @@ func (p *port) release() error {
 	if !last {
 		return nil
 	}
-	return p.engine.stop()
+	err := p.engine.stop()
+	p.closeGSI()
+	return err
 }

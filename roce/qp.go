@@ -57,6 +57,18 @@ type QP struct {
 // CreateQP makes a queue pair in state RESET, with a random number. The longest
 // datagram of one of type UD is what the port's active MTU is now.
 func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
+	q, err := p.newQP(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.add(); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// newQP makes a queue pair that has no number yet.
+func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 	d := p.dev
 	if err := cfg.fill(p); err != nil {
 		return nil, err
@@ -83,9 +95,6 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	if q.srq == nil {
 		q.rq = newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE)
-	}
-	if err := q.add(); err != nil {
-		return nil, err
 	}
 	return q, nil
 }
