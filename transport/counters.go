@@ -54,7 +54,7 @@ const (
 	DropState       // the QP's state takes no such packet
 	DropSource      // packet not from the QP's peer
 	DropPKey        // P_Key does not match
-	DropTransport   // opcode of another transport service than the QP's
+	DropTransport   // opcode of another transport service than the QP's, or (XRC) of its other direction
 	DropBadResponse // response that belongs to no outstanding request
 	DropGhost       // ACK outside the window of outstanding PSNs
 	DropAfterNAK    // out of order while a NAK or RNR NAK is outstanding

@@ -88,7 +88,8 @@ func (r *requester) skip() {
 // message, which is acknowledged: the peer gets no NAK (IBTA 9.9.3.1, responder class
 // J; Linux rxe_resp.c completes the receive with the same status).
 func (r *responder) invalidate(now time.Duration, key uint32) bool {
-	if r.q.cfg.Mem.Invalidate(r.q.self(), key, true) == mem.OK {
+	self := mem.QP{PD: r.srq.PD, Num: uint32(r.q.cfg.Num)}
+	if r.srq.Mem.Invalidate(self, key, true) == mem.OK {
 		return true
 	}
 	r.errorReceive(WCRemInvReqErr)

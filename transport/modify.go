@@ -73,15 +73,20 @@ const (
 	rtsRCMask  = MaskSQPSN | MaskTimeout | MaskRetryCnt | MaskRNRRetry | MaskMaxRdAtomic
 	liveMask   = MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState
 	sqdMask    = MaskAV | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState
-	sqdRCMask  = MaskPort | MaskTimeout | MaskRetryCnt | MaskRNRRetry | MaskMaxRdAtomic | MaskMaxDestRdAtomic | MaskMinRNRTimer
+	sqdSndMask = sqdMask | MaskPort | MaskTimeout | MaskRetryCnt | MaskRNRRetry | MaskMaxRdAtomic
+	sqdRcvMask = sqdMask | MaskPort | MaskTimeout | MaskMaxDestRdAtomic | MaskMinRNRTimer
 )
 
 var (
-	anyType = []QPType{RC, UC, UD}
+	anyType = []QPType{RC, UC, UD, XRCSend, XRCRecv}
 	onlyRC  = []QPType{RC}
 	onlyUC  = []QPType{UC}
 	onlyUD  = []QPType{UD}
-	notUD   = []QPType{RC, UC}
+	notUD   = []QPType{RC, UC, XRCSend, XRCRecv}
+	onlySnd = []QPType{XRCSend}
+	onlyRcv = []QPType{XRCRecv}
+	answers = []QPType{RC, XRCRecv} // acknowledge what they receive
+	mute    = []QPType{UC, XRCSend} // ... do not
 )
 
 // transitions are those of IBTA 10.3.1 and 11.2.5.2 (table of QP state
@@ -93,20 +98,24 @@ var transitions = []transition{
 	{onlyUD, Reset, Init, initUDMask, 0},
 	{notUD, Init, Init, 0, initMask},
 	{onlyUD, Init, Init, 0, initUDMask},
-	{onlyRC, Init, RTR, rtrRCMask, MaskAltPath | MaskAccess | MaskPKeyIndex},
-	{onlyUC, Init, RTR, rtrUCMask, MaskAltPath | MaskAccess | MaskPKeyIndex},
+	{answers, Init, RTR, rtrRCMask, MaskAltPath | MaskAccess | MaskPKeyIndex},
+	{mute, Init, RTR, rtrUCMask, MaskAltPath | MaskAccess | MaskPKeyIndex},
 	{onlyUD, Init, RTR, 0, MaskPKeyIndex | MaskQKey},
 	{onlyRC, RTR, RTS, rtsRCMask, liveMask | MaskMinRNRTimer},
+	{onlySnd, RTR, RTS, rtsRCMask, liveMask},
+	{onlyRcv, RTR, RTS, MaskSQPSN | MaskTimeout, liveMask | MaskMinRNRTimer},
 	{onlyUC, RTR, RTS, MaskSQPSN, liveMask},
 	{onlyUD, RTR, RTS, MaskSQPSN, MaskCurState | MaskQKey},
-	{onlyRC, RTS, RTS, 0, liveMask | MaskMinRNRTimer},
-	{onlyUC, RTS, RTS, 0, liveMask},
+	{answers, RTS, RTS, 0, liveMask | MaskMinRNRTimer},
+	{mute, RTS, RTS, 0, liveMask},
 	{onlyUD, RTS, RTS, 0, MaskCurState | MaskQKey},
 	{anyType, RTS, SQD, 0, MaskSQDNotify},
-	{onlyRC, SQD, RTS, 0, liveMask | MaskMinRNRTimer},
-	{onlyUC, SQD, RTS, 0, liveMask},
+	{answers, SQD, RTS, 0, liveMask | MaskMinRNRTimer},
+	{mute, SQD, RTS, 0, liveMask},
 	{onlyUD, SQD, RTS, 0, MaskCurState | MaskQKey},
-	{onlyRC, SQD, SQD, 0, sqdMask | sqdRCMask},
+	{onlyRC, SQD, SQD, 0, sqdSndMask | sqdRcvMask},
+	{onlySnd, SQD, SQD, 0, sqdSndMask},
+	{onlyRcv, SQD, SQD, 0, sqdRcvMask},
 	{onlyUC, SQD, SQD, 0, sqdMask},
 	{onlyUD, SQD, SQD, 0, MaskPKeyIndex | MaskQKey},
 	{onlyUC, SQE, RTS, 0, MaskCurState | MaskAccess},

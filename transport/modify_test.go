@@ -40,6 +40,9 @@ func TestModifyTransitions(t *testing.T) {
 		RC: {"RESET INIT", "RESET INIT RTR ERR", "RESET RTS ERR", "RESET RTS SQD ERR", "RESET RTS SQD ERR", "RESET ERR", "RESET ERR"},
 		UC: {"RESET INIT", "RESET INIT RTR ERR", "RESET RTS ERR", "RESET RTS SQD ERR", "RESET RTS SQD ERR", "RESET RTS ERR", "RESET ERR"},
 		UD: {"RESET INIT", "RESET INIT RTR ERR", "RESET RTS ERR", "RESET RTS SQD ERR", "RESET RTS SQD ERR", "RESET RTS ERR", "RESET ERR"},
+
+		XRCSend: {"RESET INIT", "RESET INIT RTR ERR", "RESET RTS ERR", "RESET RTS SQD ERR", "RESET RTS SQD ERR", "RESET ERR", "RESET ERR"},
+		XRCRecv: {"RESET INIT", "RESET INIT RTR ERR", "RESET RTS ERR", "RESET RTS SQD ERR", "RESET RTS SQD ERR", "RESET ERR", "RESET ERR"},
 	}
 	for typ, rows := range reach {
 		for from := Reset; from <= Err; from++ {
@@ -92,6 +95,12 @@ func TestModifyMasks(t *testing.T) {
 		{RC, SQD, RTS, 0, cur | alt | a | rnr | mig}, {UD, SQD, RTS, 0, cur | k},
 		{RC, SQD, SQD, 0, p | v | to | rc | rr | rd | dr | alt | a | i | rnr | mig}, {UC, SQD, SQD, 0, v | alt | a | i | mig}, {UD, SQD, SQD, 0, i | k},
 		{UC, SQE, RTS, 0, cur | a}, {UD, SQE, RTS, 0, cur | k},
+		{XRCSend, Reset, Init, i | p | a, 0}, {XRCSend, Init, RTR, v | m | d | rq, alt | a | i},
+		{XRCSend, RTR, RTS, sq | to | rc | rr | rd, cur | alt | a | mig}, {XRCSend, RTS, RTS, 0, cur | a | alt | mig}, {XRCSend, RTS, SQD, 0, ntf},
+		{XRCSend, SQD, RTS, 0, cur | alt | a | mig}, {XRCSend, SQD, SQD, 0, p | v | to | rc | rr | rd | alt | a | i | mig},
+		{XRCRecv, Reset, Init, i | p | a, 0}, {XRCRecv, Init, Init, 0, i | p | a}, {XRCRecv, Init, RTR, v | m | d | rq | dr | rnr, alt | a | i},
+		{XRCRecv, RTR, RTS, sq | to, cur | alt | a | rnr | mig}, {XRCRecv, RTS, RTS, 0, cur | a | alt | mig | rnr}, {XRCRecv, RTS, SQD, 0, ntf},
+		{XRCRecv, SQD, RTS, 0, cur | alt | a | rnr | mig}, {XRCRecv, SQD, SQD, 0, p | v | to | dr | alt | a | i | rnr | mig},
 		{RC, RTS, Err, 0, 0}, {RC, SQD, Reset, 0, 0}, {RC, Err, Reset, 0, 0}, {RC, Reset, Reset, 0, 0},
 	}
 	for _, r := range rows {

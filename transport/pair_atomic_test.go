@@ -17,7 +17,7 @@ func (e *pairEnd) postAtomic(op WROpcode, flags SendFlags) {
 	i := rng.IntN(pairWords)
 	found := p.model[i]
 	w := SendWQE{
-		ID: e.next, Opcode: op, Flags: flags, RKey: p.words.Key(), RemoteAddr: pairIOVA + uint64(8*i),
+		ID: e.next, Opcode: op, Flags: flags, RKey: p.words.Key(), RemoteAddr: pairIOVA + uint64(8*i), SRQN: pairSRQN,
 		CompareAdd: uint64(rng.IntN(3)), Swap: uint64(rng.IntN(3)),
 	}
 	sges := []mem.SGE{{Addr: pairIOVA + uint64(o.off), Length: 8, LKey: e.sink.Key()}}
@@ -51,7 +51,7 @@ func (e *pairEnd) postAtomic(op WROpcode, flags SendFlags) {
 
 // Atomics are executed once whatever single fault or two losses the network has (IBTA 9.4.5, A19).
 func TestPairEveryFaultOfAtomics(t *testing.T) {
-	pairEveryFault(t, []int{0}, func(e *pairEnd) {
+	pairEveryFault(t, bothRC, []int{0}, func(e *pairEnd) {
 		e.postAtomic(WRAtomicFetAdd, Signaled)
 		e.post(WRWrite, 1, Signaled)
 		e.postAtomic(WRAtomicWrite, 0)

@@ -80,59 +80,83 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-func benchPair(b *testing.B, op WROpcode, size int, mtu ib.MTU) {
-	var ends [2]*benchEnd
-	var counts Counters
-	addr := [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+// benchTwo are two connected queue pairs and the memory that their messages use.
+type benchTwo struct {
+	ends    [2]*benchEnd
+	addr    [2]netip.Addr
+	reg     *mem.Region
+	counts  Counters
+	packets int
+	in      Inbound
+}
+
+// SRQ makes end 1 the receive queue of an XRC domain.
+func (b *benchTwo) SRQ(ib.QPN) *SRQ { return &b.ends[1].q.own }
+
+func newBenchTwo(tb testing.TB, types [2]QPType, size int, mtu ib.MTU) *benchTwo {
+	b := &benchTwo{addr: [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}}
 	tab := mem.NewTable(rand.NewChaCha8([32]byte{}))
-	reg, err := tab.Register(make([]byte, 1<<20), 1, mem.LocalWrite|mem.RemoteRead|mem.RemoteWrite, 0)
+	var err error
+	b.reg, err = tab.Register(make([]byte, 1<<20), 1, mem.LocalWrite|mem.RemoteRead|mem.RemoteWrite|mem.RemoteAtomic, 0)
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
-	list := []mem.SGE{{Length: uint32(size), LKey: reg.Key()}}
-	for i := range ends {
-		e := &benchEnd{sq: newReqSQ(b, 128), recv: list}
-		e.q = NewQP(QPConfig{Num: ib.QPN(2 + i), Type: RC, PD: 1, Mem: tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e,
-			SQDepth: 128, Counters: &counts})
-		a := Attr{PathMTU: mtu, DestQPN: ib.QPN(3 - i), PortNum: 1, AV: AddressVector{DGID: ib.GIDFromAddr(addr[1-i])},
-			Access: mem.RemoteRead | mem.RemoteWrite, MaxRdAtomic: 16, MaxDestRdAtomic: 16, Timeout: 14, RetryCnt: 7}
-		for j, mask := range []AttrMask{initMask, rtrRCMask, rtsRCMask} {
-			a.State = Init + State(j)
+	for i, typ := range types {
+		e := &benchEnd{sq: newReqSQ(tb, 128), recv: []mem.SGE{{Length: uint32(size), LKey: b.reg.Key()}}}
+		e.q = NewQP(QPConfig{Num: ib.QPN(2 + i), Type: typ, PD: 1, Mem: tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e,
+			SQDepth: 128, Counters: &b.counts, SRQs: b})
+		a := Attr{PathMTU: mtu, DestQPN: ib.QPN(3 - i), PortNum: 1, AV: AddressVector{DGID: ib.GIDFromAddr(b.addr[1-i])},
+			Access: mem.RemoteRead | mem.RemoteWrite | mem.RemoteAtomic, MaxRdAtomic: 16, MaxDestRdAtomic: 16, Timeout: 14, RetryCnt: 7}
+		for a.State = Init; a.State <= RTS; a.State++ {
+			mask, _, _ := findTransition(typ, a.State-1, a.State)
 			if err := e.q.Modify(0, &a, mask|MaskState); err != nil {
-				b.Fatal(err)
+				tb.Fatal(err)
 			}
 		}
-		ends[i] = e
+		b.ends[i] = e
 	}
+	return b
+}
+
+// post posts a request of end 0.
+func (b *benchTwo) post(op WROpcode, list []mem.SGE) bool {
+	return b.ends[0].sq.post(SendWQE{Opcode: op, Flags: Signaled, RKey: b.reg.Key()}, list, nil)
+}
+
+// turn lets each end send once, and hands it over.
+func (b *benchTwo) turn() {
+	b.ends[0].q.Kick(0)
+	for i, e := range b.ends {
+		e.q.TransmitControl(0, &e.out)
+		e.q.Transmit(0, &e.out, 64<<10)
+		at := 0
+		for _, end := range e.out.pkts[:e.out.n] {
+			p, bad := ib.Parse(e.out.buf[at:end])
+			if bad != ib.OK {
+				panic(bad.String())
+			}
+			b.in = Inbound{Packet: p, Src: b.addr[i]}
+			b.ends[1-i].q.Receive(0, &b.in)
+			at = end
+		}
+		b.packets += e.out.n
+		e.out.n = 0
+	}
+}
+
+func benchPair(b *testing.B, op WROpcode, size int, mtu ib.MTU) {
+	two := newBenchTwo(b, bothRC, size, mtu)
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	b.ResetTimer()
-	packets, posted := 0, 0
-	var in Inbound
-	for s := ends[0]; s.done < b.N; {
-		for posted < b.N && s.sq.post(SendWQE{Opcode: op, Flags: Signaled, RKey: reg.Key()}, list, nil) {
+	for posted := 0; two.ends[0].done < b.N; {
+		for posted < b.N && two.post(op, two.ends[0].recv) {
 			posted++
 		}
-		s.q.Kick(0)
-		for i, e := range ends {
-			e.q.TransmitControl(0, &e.out)
-			e.q.Transmit(0, &e.out, 64<<10)
-			at := 0
-			for _, end := range e.out.pkts[:e.out.n] {
-				p, bad := ib.Parse(e.out.buf[at:end])
-				if bad != ib.OK {
-					b.Fatal(bad)
-				}
-				in = Inbound{Packet: p, Src: addr[i]}
-				ends[1-i].q.Receive(0, &in)
-				at = end
-			}
-			packets += e.out.n
-			e.out.n = 0
-		}
+		two.turn()
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(packets), "ns/packet")
-	if n := counts.Load(CompleterRetry); n != 0 {
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(two.packets), "ns/packet")
+	if n := two.counts.Load(CompleterRetry); n != 0 {
 		b.Errorf("%d retries", n)
 	}
 }

@@ -55,6 +55,7 @@ type pairEnd struct {
 	sq   reqSQ
 	out  reqOutbox
 	tab  *mem.Table
+	srq  SRQ
 
 	source, sink, open, recv *mem.Region // of sends; of READs; to the peer; of receives
 	words                    *mem.Region // for atomics of the peer
@@ -86,7 +87,13 @@ type pairOp struct {
 	solicited bool
 }
 
+var bothRC = [2]QPType{RC, RC}
+
 func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
+	return newPairOf(t, bothRC, seed, mtu, window)
+}
+
+func newPairOf(t *testing.T, types [2]QPType, seed uint64, mtu ib.MTU, window int) *pair {
 	p := &pair{t: t, rng: rand.New(rand.NewPCG(seed, 1)), bytes: rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}), trace: func(string, ...any) {}}
 	addrs := [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
 	var psn [2]ib.PSN
@@ -97,6 +104,7 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 		e := &pairEnd{p: p, side: i, addr: addrs[i], issued: map[uint64]*pairOp{}, maxSize: 3 * mtu.Bytes(),
 			tab: mem.NewTable(rand.NewChaCha8([32]byte{byte(i)})), out: reqOutbox{room: -1}}
 		e.sq = newReqSQ(t, pairDepth)
+		e.srq = SRQ{Num: pairSRQN, RQ: e, CQ: e, Mem: e.tab, PD: 1}
 		region := func(acc mem.Access) *mem.Region {
 			r, err := e.tab.Register(make([]byte, 4*pairDepth*e.maxSize), 1, acc, pairIOVA)
 			if err != nil {
@@ -111,8 +119,8 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 		p.bytes.Read(e.open.Bytes())
 		e.open0 = slices.Clone(e.open.Bytes())
 		e.q = NewQP(QPConfig{
-			Num: ib.QPN(0x100 + i), Type: RC, PD: 1, Mem: e.tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e, SQDepth: pairDepth,
-			Counters: &e.counts, Window: window,
+			Num: ib.QPN(0x100 + i), Type: types[i], PD: 1, Mem: e.tab, SQ: &e.sq, RQ: e, SendCQ: e, RecvCQ: e, SQDepth: pairDepth,
+			Counters: &e.counts, Window: window, SRQs: pairSRQs{e},
 			Event: func(ev Event) {
 				e.events = append(e.events, ev)
 				if ev != EventCommEst && ev != EventPathMig && ev != EventPathMigErr {
@@ -129,12 +137,10 @@ func newPair(t *testing.T, seed uint64, mtu ib.MTU, window int) *pair {
 			Access: mem.RemoteRead | mem.RemoteWrite | mem.RemoteAtomic | mem.FlushGlobal, MaxRdAtomic: 4, MaxDestRdAtomic: 4,
 			MinRNRTimer: 2, Timeout: 6, RetryCnt: 7, RNRRetry: 7,
 		}
-		for _, s := range []struct {
-			to   State
-			mask AttrMask
-		}{{Init, initMask}, {RTR, rtrRCMask}, {RTS, rtsRCMask}} {
-			a.State = s.to
-			if err := e.q.Modify(0, &a, s.mask|MaskState); err != nil {
+		for to := Init; to <= RTS; to++ {
+			a.State = to
+			mask, _, _ := findTransition(types[i], to-1, to)
+			if err := e.q.Modify(0, &a, mask|MaskState); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -155,6 +161,18 @@ func (e *pairEnd) Pop(dst *RecvWQE) bool {
 	dst.ID, dst.SGE = e.rq[0].ID, append(dst.SGE[:0], e.rq[0].SGE...)
 	e.rq = e.rq[1:]
 	return true
+}
+
+// pairSRQs makes the end an XRC domain, with one receive queue.
+type pairSRQs struct{ e *pairEnd }
+
+const pairSRQN = 0x51
+
+func (s pairSRQs) SRQ(num ib.QPN) *SRQ {
+	if num != pairSRQN {
+		return nil
+	}
+	return &s.e.srq
 }
 
 // postRecv posts a receive of the largest size in two segments.
@@ -189,9 +207,11 @@ func (e *pairEnd) postRandom() bool {
 	if rng.IntN(2) == 0 {
 		flags |= Solicited
 	}
-	if op > WRRead {
+	switch {
+	case !e.q.cfg.Type.Sends(op): // another time
+	case op > WRRead:
 		e.postAtomic(op, flags)
-	} else {
+	default:
 		e.post(op, n, flags)
 	}
 	return true
@@ -221,7 +241,7 @@ func (e *pairEnd) post(op WROpcode, n int, flags SendFlags) {
 		p.inbox = append(p.inbox, o)
 	}
 	e.sq.post(SendWQE{
-		ID: e.next, Opcode: op, Flags: flags, Imm: o.imm, RKey: e.peer().open.Key(), RemoteAddr: pairIOVA + uint64(o.roff),
+		ID: e.next, Opcode: op, Flags: flags, Imm: o.imm, RKey: e.peer().open.Key(), RemoteAddr: pairIOVA + uint64(o.roff), SRQN: pairSRQN,
 	}, []mem.SGE{sge}, nil)
 	e.next++
 	e.q.Kick(e.p.now)
@@ -459,7 +479,7 @@ func TestPairRandom(t *testing.T) {
 // any two packets lost (IBTA 9.7, 9.9.2). The exchanges have all kinds of request
 // packets and responses; with the small window the READs come in parts.
 func TestPairEveryFault(t *testing.T) {
-	pairEveryFault(t, []int{0, 700}, func(e *pairEnd) {
+	pairEveryFault(t, bothRC, []int{0, 700}, func(e *pairEnd) {
 		e.post(WRWrite, 600, Signaled)
 		e.post(WRRead, 700, Signaled)
 		e.post(WRSend, 300, 0)
@@ -469,9 +489,9 @@ func TestPairEveryFault(t *testing.T) {
 	})
 }
 
-func pairEveryFault(t *testing.T, windows []int, post func(*pairEnd)) {
+func pairEveryFault(t *testing.T, types [2]QPType, windows []int, post func(*pairEnd)) {
 	exchange := func(t *testing.T, window int, fate func(n int) []time.Duration) *pair {
-		p := newPair(t, 7, ib.MTU256, window)
+		p := newPairOf(t, types, 7, ib.MTU256, window)
 		if fate != nil {
 			p.fate = fate
 		}
@@ -479,7 +499,9 @@ func pairEveryFault(t *testing.T, windows []int, post func(*pairEnd)) {
 			for range 8 {
 				e.postRecv()
 			}
-			post(e)
+			if e.q.cfg.Type.Sends(WRSend) {
+				post(e)
+			}
 		}
 		p.run(time.Second)
 		p.finish()

@@ -68,6 +68,9 @@ type QPConfig struct {
 	// Window is the most bytes of packets, ICRC and headers included, that may
 	// be unacknowledged; 0 means 256 KiB. The window in use adapts below it.
 	Window int
+	// SRQs has the receive queues of an XRC target, which needs neither PD and
+	// Mem nor any queue of its own.
+	SRQs SRQs
 	// AHs resolves address handles, and MTU is the most payload of a datagram
 	// in bytes. Only UD needs them.
 	AHs AHs
@@ -84,6 +87,7 @@ const noEvent Event = 0xff
 // after NewQP and Modify the packet path allocates nothing.
 type QP struct {
 	cfg   QPConfig
+	own   SRQ           // the receive queue in cfg
 	state State         // written by become alone
 	seen  atomic.Uint32 // state, for anybody
 	attr  Attr
@@ -101,13 +105,17 @@ func NewQP(cfg QPConfig) *QP {
 	if cfg.Window == 0 {
 		cfg.Window = 256 << 10
 	}
-	q := &QP{cfg: cfg}
-	common := receives{q: q}
+	q := &QP{cfg: cfg, own: SRQ{RQ: cfg.RQ, CQ: cfg.RecvCQ, Mem: cfg.Mem, PD: cfg.PD}}
+	common := receives{q: q, srq: &q.own}
 	switch cfg.Type {
 	case UC:
 		q.snd, q.rcv = &unreliable{q: q}, &ucReceiver{receives: common}
 	case UD:
 		q.snd, q.rcv = &unreliable{q: q}, &udReceiver{receives: common}
+	case XRCSend:
+		q.snd, q.rcv = &requester{q: q}, noReceiver{}
+	case XRCRecv:
+		q.snd, q.rcv = noSender{q: q}, &responder{receives: common}
 	default:
 		q.snd, q.rcv = &requester{q: q}, &responder{receives: common}
 	}
@@ -212,7 +220,7 @@ func (q *QP) Receive(now time.Duration, in *Inbound) {
 		q.count(RPCNPIgnored)
 	case !ib.DefaultPKey.Matches(in.PKey()):
 		q.count(DropPKey)
-	case !q.cfg.Type.accepts(info.Transport):
+	case !q.cfg.Type.accepts(info):
 		q.count(DropTransport)
 	case !q.migration(now, in):
 		// counted there
@@ -240,15 +248,19 @@ func (q *QP) congestion(in *Inbound) {
 	}
 }
 
-// accepts says whether packets of a transport are for queue pairs of type t.
-func (t QPType) accepts(tr ib.Transport) bool {
+// accepts says whether packets with an opcode are for queue pairs of type t.
+func (t QPType) accepts(op *ib.OpcodeInfo) bool {
 	switch t {
 	case RC:
-		return tr == ib.TransportRC
+		return op.Transport == ib.TransportRC
 	case UC:
-		return tr == ib.TransportUC
+		return op.Transport == ib.TransportUC
 	case UD:
-		return tr == ib.TransportUD
+		return op.Transport == ib.TransportUD
+	case XRCSend:
+		return op.Transport == ib.TransportXRC && op.Response
+	case XRCRecv:
+		return op.Transport == ib.TransportXRC && op.Request
 	}
 	return false
 }
@@ -321,10 +333,13 @@ func (q *QP) fail(_ time.Duration, ev Event) {
 	if ev != noEvent {
 		q.event(ev)
 	}
-	if q.cfg.SharedRQ {
+	if q.sharesRQ() {
 		q.event(EventQPLastWQE) // IBTA 11.6.3.1: no receive of the shared queue completes here any more
 	}
 }
+
+// sharesRQ says whether its receives belong to other queue pairs as well.
+func (q *QP) sharesRQ() bool { return q.cfg.SharedRQ || q.cfg.Type == XRCRecv }
 
 func (q *QP) event(ev Event) {
 	if q.cfg.Event != nil {
@@ -336,9 +351,13 @@ func (q *QP) count(c Counter) { q.cfg.Counters.Inc(c) }
 
 // newPacket asks out for a packet to the peer with the headers of op and n bytes
 // of payload, and writes what all packets have: the base header, pad bytes. The
-// caller writes extension headers from ib.BTHSize on, the payload at the header
-// length of op, and calls commit. It returns nil when out has no room.
+// caller writes extension headers from ib.BTHSize on, the payload behind them, and
+// calls commit. It returns nil when out has no room. XRC has the operation codes
+// of RC, which the caller gives, under its own prefix (IBTA A14).
 func (q *QP) newPacket(out Outbox, op ib.Opcode, n int, seq uint64, ackReq, solicited bool) []byte {
+	if q.cfg.Type == XRCSend || q.cfg.Type == XRCRecv {
+		op |= ib.OpXRCSendFirst
+	}
 	return q.packetTo(out, &q.path, q.attr.DestQPN, op, n, seq, ackReq, solicited)
 }
 

@@ -11,6 +11,7 @@ import (
 // request that a message fills, and how it completes.
 type receives struct {
 	q       *QP
+	srq     *SRQ    // where the message goes: but for XRC the QP's own
 	wqe     RecvWQE // the receive that was taken for the message
 	haveWQE bool
 	wc      WC // scratch, so that a completion needs no allocation
@@ -27,7 +28,7 @@ func (r *receives) grow() {
 // none.
 func (r *receives) takeWQE() bool {
 	if !r.haveWQE {
-		r.haveWQE = r.q.cfg.RQ.Pop(&r.wqe)
+		r.haveWQE = r.srq.RQ.Pop(&r.wqe)
 	}
 	return r.haveWQE
 }
@@ -68,19 +69,22 @@ func (r *receives) failBuffer(now time.Duration) {
 }
 
 // flushReceives completes all receives with WCWRFlushErr. Of a shared receive
-// queue only the one taken for a message that is not whole is the QP's to flush
+// queue, as all of XRC are, only the one taken for a message that is not whole is the QP's to flush
 // (IBTA 10.2.9.3).
 func (r *receives) flushReceives() {
-	for r.haveWQE || !r.q.cfg.SharedRQ && r.takeWQE() {
+	for r.haveWQE || !r.q.sharesRQ() && r.takeWQE() {
 		r.errorReceive(WCWRFlushErr)
 		r.q.count(RespCQEFlush)
 	}
 }
 
-// pushReceive delivers the completion in r.wc.
+// pushReceive delivers the completion in r.wc. What was posted to a receive queue
+// that is destroyed never completes.
 func (r *receives) pushReceive() {
 	r.haveWQE = false
-	r.q.cfg.RecvCQ.Push(&r.wc)
+	if !r.srq.Closed {
+		r.srq.CQ.Push(&r.wc)
+	}
 }
 
 // fitsMTU judges a payload by its position: FIRST and MIDDLE are full, LAST is

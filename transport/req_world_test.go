@@ -292,6 +292,12 @@ func (w *reqWorld) post(f []string) {
 			p.first, w.nextPSN = v, v
 		case "ah":
 			e.AH = uint32(v)
+		case "srq":
+			v, err := strconv.ParseUint(val, 0, 24)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			e.SRQN = ib.QPN(v)
 		case "qp":
 			e.RemoteQPN = ib.QPN(v)
 		case "qkey":
@@ -339,13 +345,22 @@ func (w *reqWorld) show(b []byte) string {
 	if psn < 0 {
 		psn += 1 << 24
 	}
-	s := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(info.Name, "RC_"), "UC_"), "RDMA_")
+	s := info.Name
+	for _, prefix := range []string{"RC_", "UC_", "XRC_", "RDMA_"} {
+		s = strings.TrimPrefix(s, prefix)
+	}
 	s = strings.Replace(s, "_WITH_IMMEDIATE", "_IMM", 1)
 	s = strings.Replace(s, "_WITH_INVALIDATE", "_INV", 1)
 	s = strings.TrimSuffix(s, "_REQUEST")
 	s = fmt.Sprintf("> %s %d", s, psn)
 	if info.Payload != ib.PayloadNone {
 		s += fmt.Sprintf(" %d", len(p.Payload()))
+	}
+	if info.XRCETH {
+		s += fmt.Sprintf(" srq=%#x", uint32(p.XRCSRQ()))
+	}
+	if xrc := w.cfg.Type == XRCSend; xrc != (info.Transport == ib.TransportXRC) {
+		s += " of another transport"
 	}
 	if info.FETH {
 		s += fmt.Sprintf(" %+v", p.FETH())
@@ -470,6 +485,9 @@ func (w *reqWorld) packet(f []string) *Inbound {
 		w.t.Fatalf("bad packet %v", f)
 	}
 	h.Pad = uint8(-n & 3)
+	if w.cfg.Type == XRCSend {
+		h.Opcode |= ib.OpXRCSendFirst
+	}
 	info := h.Opcode.Info()
 	b := make([]byte, info.HeaderLen+n+int(h.Pad)+ib.ICRCSize)
 	h.Put(b)

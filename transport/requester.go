@@ -26,6 +26,7 @@ type record struct {
 	length uint32 // bytes
 	rkey   uint32
 	imm    uint32
+	srqn   ib.QPN // XRC: the peer's shared receive queue
 	op     WROpcode
 	flags  SendFlags
 }
@@ -246,7 +247,7 @@ func (r *requester) newRecord() *record {
 func (r *requester) begin(now time.Duration, e *SendWQE) bool {
 	c := r.newRecord()
 	*c = record{
-		id: e.ID, raddr: e.RemoteAddr, rkey: e.RKey, imm: e.Imm, op: e.Opcode, flags: e.Flags,
+		id: e.ID, raddr: e.RemoteAddr, rkey: e.RKey, imm: e.Imm, srqn: e.SRQN, op: e.Opcode, flags: e.Flags,
 		first: r.end, cum: r.endCum,
 	}
 	status := r.open(&r.tx, r.begun, c)
@@ -274,7 +275,7 @@ func (r *requester) open(m *mem.Cursor, i uint32, c *record) WCStatus {
 	cfg := &r.q.cfg
 	var need mem.Access
 	switch {
-	case !RC.Sends(c.op), c.op.is(opFetches) && c.flags&Inline != 0, c.op.is(opDepth) && r.q.attr.MaxRdAtomic == 0:
+	case !cfg.Type.Sends(c.op), c.op.is(opFetches) && c.flags&Inline != 0, c.op.is(opDepth) && r.q.attr.MaxRdAtomic == 0:
 		return WCLocQPOpErr
 	case c.flags&Inline != 0:
 		m.Inline(cfg.SQ.Inline(i))
@@ -323,12 +324,11 @@ func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int
 	}
 	op := dataOpcodes[c.op][pos]
 	ask := last || r.mustAsk(cost)
-	b := r.q.newPacket(out, op, int(n), r.nxt, ask, last && c.solicits())
+	b, at := r.newPacket(out, op, c, int(n), ask, last && c.solicits())
 	if b == nil {
 		return 0, true
 	}
 	info := op.Info()
-	at := ib.BTHSize
 	if info.RETH {
 		at += ib.RETH{VA: c.raddr, RKey: c.rkey, Length: c.length}.Put(b[at:])
 	}
@@ -345,6 +345,18 @@ func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int
 	r.q.commit(out)
 	r.sent(now, c, 1, cost, ask)
 	return len(b), true
+}
+
+// newPacket asks out for packet nxt, of request c, with n bytes of payload. What
+// all requests of the service begin with is written; further extension headers
+// and the payload go to at. It returns nil when out has no room.
+func (r *requester) newPacket(out Outbox, op ib.Opcode, c *record, n int, ackReq, solicited bool) (b []byte, at int) {
+	b = r.q.newPacket(out, op, n, r.nxt, ackReq, solicited)
+	at = ib.BTHSize
+	if b != nil && r.q.cfg.Type == XRCSend {
+		at += ib.XRCETH(c.srqn).Put(b[at:]) // IBTA A14: in all packets of a request
+	}
+	return b, at
 }
 
 // solicits says whether the last packet of the request has the solicited event
@@ -390,13 +402,13 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 	if !r.fits(cost) {
 		return 0, false
 	}
-	b := r.q.newPacket(out, ib.OpRCReadRequest, 0, r.nxt, true, false)
+	b, at := r.newPacket(out, ib.OpRCReadRequest, c, 0, true, false)
 	if b == nil {
 		return 0, true
 	}
 	off := c.offset(r.nxt, r.mtu)
 	n := min(uint64(c.length)-off, (end-r.nxt)*uint64(r.mtu))
-	ib.RETH{VA: c.raddr + off, RKey: c.rkey, Length: uint32(n)}.Put(b[ib.BTHSize:])
+	ib.RETH{VA: c.raddr + off, RKey: c.rkey, Length: uint32(n)}.Put(b[at:])
 	r.q.commit(out)
 	if !again {
 		*r.read(r.numReads) = readRequest{r.nxt, end}

@@ -81,12 +81,12 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 	case WRFlush:
 		op = ib.OpRCFlush
 	}
-	b := r.q.newPacket(out, op, n, r.nxt, true, false)
+	b, at := r.newPacket(out, op, c, n, true, false)
 	if b == nil {
 		return 0, true
 	}
-	r.putOperands(b, c)
-	if s := r.copyOut(b[op.Info().HeaderLen:][:n], 0, c); s != WCSuccess {
+	at += r.putOperands(b[at:], c)
+	if s := r.copyOut(b[at:at+n], 0, c); s != WCSuccess {
 		r.condemn(now, r.cur, s)
 		return 0, false
 	}
@@ -100,23 +100,22 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 	return len(b), true
 }
 
-// putOperands writes the extension headers of request cur. The operands are read
+// putOperands writes the operands of request cur and returns their size. The operands are read
 // from the queue's entry each time: nothing but the peer's memory depends on them.
-func (r *requester) putOperands(b []byte, c *record) {
+func (r *requester) putOperands(b []byte, c *record) int {
 	e := r.q.cfg.SQ.Entry(r.cur)
-	at := ib.BTHSize
 	switch c.op {
 	case WRAtomicFetAdd:
-		ib.AtomicETH{VA: c.raddr, RKey: c.rkey, SwapAdd: e.CompareAdd}.Put(b[at:])
+		return ib.AtomicETH{VA: c.raddr, RKey: c.rkey, SwapAdd: e.CompareAdd}.Put(b)
 	case WRAtomicCmpSwp:
-		ib.AtomicETH{VA: c.raddr, RKey: c.rkey, SwapAdd: e.Swap, Compare: e.CompareAdd}.Put(b[at:])
-	case WRAtomicWrite:
-		ib.RETH{VA: c.raddr, RKey: c.rkey, Length: mem.WordSize}.Put(b[at:])
+		return ib.AtomicETH{VA: c.raddr, RKey: c.rkey, SwapAdd: e.Swap, Compare: e.CompareAdd}.Put(b)
 	case WRFlush:
-		at += ib.FETH{
+		n := ib.FETH{
 			Global: c.imm&uint32(PlaceGlobal) != 0, Persistent: c.imm&uint32(PlacePersistent) != 0, Level: uint8(c.imm >> 4 & 3),
-		}.Put(b[at:])
-		ib.RETH{VA: c.raddr, RKey: c.rkey, Length: uint32(e.CompareAdd)}.Put(b[at:])
+		}.Put(b)
+		return n + ib.RETH{VA: c.raddr, RKey: c.rkey, Length: uint32(e.CompareAdd)}.Put(b[n:])
+	default: // ATOMIC_WRITE
+		return ib.RETH{VA: c.raddr, RKey: c.rkey, Length: mem.WordSize}.Put(b)
 	}
 }
 

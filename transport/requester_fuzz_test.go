@@ -13,10 +13,13 @@ import (
 // queue pair: nothing panics, nothing completes twice (the world checks that),
 // the requester's numbers stay in order, and ERR completes all.
 func FuzzRequesterSequence(f *testing.F) {
-	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
-	f.Add([]byte("\x00\x05\x01\x10\x04\x20\x80\x00\x81\x01\x90\x02\xa0\x03\xb0\x04\xc0\x05\xd0\x06"))
-	f.Fuzz(func(t *testing.T, script []byte) {
+	f.Add(true, []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
+	f.Add(false, []byte("\x00\x05\x01\x10\x04\x20\x80\x00\x81\x01\x90\x02\xa0\x03\xb0\x04\xc0\x05\xd0\x06"))
+	f.Fuzz(func(t *testing.T, xrc bool, script []byte) {
 		w := newReqWorld(t, 0xfffffe)
+		if xrc {
+			w.cfg.Type = XRCSend
+		}
 		w.cfg.Window = 4000
 		w.connect()
 		w.fuzzRead(t, script)
@@ -74,7 +77,7 @@ func (w *reqWorld) fuzzPost(id int, op WROpcode, how int) {
 	}
 	n := how * 7
 	p := &reqPosted{op: WRSend, off: id * reqSlice, length: 0}
-	e := SendWQE{ID: uint64(id), Opcode: op, Flags: Signaled | SendFlags(how&1), RemoteAddr: reqRemote, RKey: reqRKey}
+	e := SendWQE{ID: uint64(id), Opcode: op, Flags: Signaled | SendFlags(how&1), RemoteAddr: reqRemote, RKey: reqRKey, SRQN: ib.QPN(how)}
 	reg := w.src
 	if op == WRRead {
 		reg = w.dst
@@ -91,6 +94,9 @@ func (w *reqWorld) fuzzResponse(what byte, how int) {
 		ib.OpRCAck, ib.OpRCAck, ib.OpRCAck, ib.OpRCReadResponseFirst, ib.OpRCReadResponseMiddle,
 		ib.OpRCReadResponseLast, ib.OpRCReadResponseOnly, ib.OpRCAtomicAck,
 	}[what%8]
+	if w.cfg.Type == XRCSend {
+		op |= ib.OpXRCSendFirst
+	}
 	psn := psnOf(r.una).Add(how%16 - 4)
 	n := 0
 	if op.Info().Op == ib.KindReadResponse {
@@ -132,7 +138,8 @@ func TestRequesterSequence(t *testing.T) {
 	script := make([]byte, 200)
 	w := newReqWorld(t, 0xfffffe)
 	w.cfg.Window = 4000
-	for range 1000 {
+	for i := range 1000 {
+		w.cfg.Type = []QPType{RC, XRCSend}[i%2]
 		for i := range script {
 			script[i] = byte(rng.Uint32())
 		}

@@ -23,6 +23,7 @@ type readResource struct {
 	msn         uint32   // shown in all its responses (IBTA C9-148)
 	before      ackPoint // the last SEND or WRITE packet before it
 	result      uint64   // what an atomic found
+	srq         *SRQ     // whose memory it uses
 }
 
 func (res *readResource) answered() bool { return res.next > res.last }
@@ -154,7 +155,7 @@ func (r *responder) read(now time.Duration, in *Inbound) {
 		r.invalid(now)
 		return
 	}
-	s := r.target.Remote(r.q.cfg.Mem, r.q.cfg.PD, h.RKey, h.VA, uint64(h.Length), mem.RemoteRead)
+	s := r.target.Remote(r.srq.Mem, r.srq.PD, h.RKey, h.VA, uint64(h.Length), mem.RemoteRead)
 	r.target.Reset()
 	if s != mem.OK {
 		r.denied(now, s, r.expected)
@@ -164,7 +165,7 @@ func (r *responder) read(now time.Duration, in *Inbound) {
 	packets := max(1, (uint64(h.Length)+uint64(r.mtu)-1)/uint64(r.mtu))
 	r.reads.add(readResource{
 		kind: ib.KindReadRequest, first: r.expected, last: r.expected + packets - 1, start: r.expected, next: r.expected,
-		va: h.VA, length: h.Length, rkey: h.RKey, msn: r.msn, before: r.last,
+		va: h.VA, length: h.Length, rkey: h.RKey, msn: r.msn, before: r.last, srq: r.srq,
 	})
 	r.expected += packets
 }
@@ -202,6 +203,9 @@ func (res *readResource) right() mem.Access {
 // repeats says whether a request of the same kind asks for the responses of res
 // from seq on.
 func (res *readResource) repeats(in *Inbound, seq uint64, mtu int) bool {
+	if in.XRCSRQ() != res.srq.Num {
+		return false
+	}
 	if in.Info().AtomicETH {
 		h := in.AtomicETH()
 		return h.RKey == res.rkey && h.VA == res.va
@@ -239,8 +243,12 @@ func (r *responder) pending() bool { return r.reads.pending() || len(r.flushes) 
 // putResponse writes the next response of res, the current READ, and returns its
 // size. It returns 0 when there was no room or the memory has gone.
 func (r *responder) putResponse(now time.Duration, out Outbox, res *readResource) int {
+	if res.srq.Closed {
+		r.failRead(now, mem.BadKey, res)
+		return 0
+	}
 	if !r.reads.open {
-		s := r.reads.source.Remote(r.q.cfg.Mem, r.q.cfg.PD, res.rkey, res.va, uint64(res.length), mem.RemoteRead)
+		s := r.reads.source.Remote(res.srq.Mem, res.srq.PD, res.rkey, res.va, uint64(res.length), mem.RemoteRead)
 		if s != mem.OK {
 			r.failRead(now, s, res)
 			return 0

@@ -7,7 +7,8 @@ import (
 	"github.com/goroce/goroce/mem"
 )
 
-// responder is the half of an RC queue pair that takes requests: it checks
+// responder is the half of an RC queue pair, and the whole of an XRC target, that
+// takes requests: it checks
 // them, moves their payload straight into memory, completes receives and notes
 // which ACK, NAK or READ responses are due. Nothing is queued but READs and
 // FLUSHes: a request is executed or refused when it arrives.
@@ -70,7 +71,7 @@ type nakPoint struct {
 func (r *responder) reset() {
 	r.target.Reset()
 	r.forget()
-	r.haveWQE, r.respState = false, respState{}
+	r.srq, r.haveWQE, r.respState = &r.q.own, false, respState{}
 }
 
 // start makes the responder ready to receive (INIT to RTR). It is the only
@@ -110,11 +111,11 @@ func (r *responder) receive(now time.Duration, in *Inbound) {
 // execute takes the packet with the expected PSN.
 func (r *responder) execute(now time.Duration, in *Inbound) {
 	info := in.Info()
-	if !r.inSequence(info) {
-		r.invalid(now)
-		return
-	}
 	switch {
+	case !r.inSequence(info):
+		r.invalid(now)
+	case !r.reach(in):
+		r.unreachable(now)
 	case info.Op == ib.KindSend:
 		r.send(now, in)
 	case info.Op == ib.KindWrite:
@@ -183,7 +184,7 @@ func (r *responder) openReceive(pos ib.Position, n int) mem.Status {
 	if pos == ib.PosOnly && n == 0 {
 		sges = nil
 	}
-	return r.target.Local(r.q.cfg.Mem, r.q.cfg.PD, sges, mem.LocalWrite)
+	return r.target.Local(r.srq.Mem, r.srq.PD, sges, mem.LocalWrite)
 }
 
 // write takes a packet of an RDMA WRITE.
@@ -228,7 +229,7 @@ func (r *responder) openWrite(now time.Duration, h ib.RETH) bool {
 		return false
 	}
 	r.offset, r.length = 0, uint64(h.Length)
-	if s := r.target.Remote(r.q.cfg.Mem, r.q.cfg.PD, h.RKey, h.VA, r.length, mem.RemoteWrite); s != mem.OK {
+	if s := r.target.Remote(r.srq.Mem, r.srq.PD, h.RKey, h.VA, r.length, mem.RemoteWrite); s != mem.OK {
 		r.denied(now, s, r.expected)
 		return false
 	}

@@ -49,7 +49,7 @@ func (r *responder) atomicWrite(now time.Duration, in *Inbound) {
 
 // openWord makes a word the target.
 func (r *responder) openWord(rkey uint32, va uint64, need mem.Access) mem.Status {
-	s := r.target.Remote(r.q.cfg.Mem, r.q.cfg.PD, rkey, va, mem.WordSize, need)
+	s := r.target.Remote(r.srq.Mem, r.srq.PD, rkey, va, mem.WordSize, need)
 	if s == mem.OK && va%mem.WordSize != 0 {
 		return mem.Misaligned
 	}
@@ -72,7 +72,7 @@ func (r *responder) executed(now time.Duration, s mem.Status, res readResource) 
 	}
 	r.countMessage()
 	res.first, res.last, res.start, res.next = r.expected, r.expected, r.expected, r.expected
-	res.msn, res.before = r.msn, r.last
+	res.msn, res.before, res.srq = r.msn, r.last, r.srq
 	r.reads.add(res)
 	r.expected++
 }

@@ -55,9 +55,9 @@ func newFlush(in *Inbound, seq uint64, msn uint32) (f flushRequest, ok bool) {
 // open opens the memory of the FLUSH.
 func (f *flushRequest) open(r *responder, c *mem.Cursor) mem.Status {
 	if f.whole {
-		return c.RemoteRegion(r.q.cfg.Mem, r.q.cfg.PD, f.rkey, f.need)
+		return c.RemoteRegion(r.srq.Mem, r.srq.PD, f.rkey, f.need)
 	}
-	return c.Remote(r.q.cfg.Mem, r.q.cfg.PD, f.rkey, f.va, uint64(f.length), f.need)
+	return c.Remote(r.srq.Mem, r.srq.PD, f.rkey, f.va, uint64(f.length), f.need)
 }
 
 // takeFlush takes a new FLUSH. Its memory is checked now and flushed later.

@@ -12,7 +12,8 @@ import (
 )
 
 // The input of the fuzz target is a list of pieces: an action byte, a 16-bit
-// length, that many bytes of a packet from BTH to ICRC.
+// length, that many bytes of a packet from BTH to ICRC. An XRC target gets packets
+// of RC translated, for the receive queue that bits of the action name.
 const (
 	fuzzRecv  = 1 << iota // post a receive first
 	fuzzSend              // transmit some afterwards
@@ -72,13 +73,39 @@ func fuzzSeeds(t testing.TB, w *rspWorld) (seeds [][]byte) {
 
 // fuzzSetKey overwrites the key of a RETH, if the packet has one.
 func fuzzSetKey(b []byte, key uint32) {
-	if info := ib.Opcode(b[0]).Info(); info != nil && (info.RETH || info.AtomicETH) && len(b) >= info.HeaderLen {
-		at := ib.BTHSize + 8
-		if info.FETH {
-			at += ib.FETHSize
-		}
-		binary.BigEndian.PutUint32(b[at:], key)
+	if at := fuzzAddress(b); at > 0 {
+		binary.BigEndian.PutUint32(b[at+8:], key)
 	}
+}
+
+// fuzzAddress returns where the address and key of a packet are, 0 if it has none.
+func fuzzAddress(b []byte) int {
+	info := ib.Opcode(b[0]).Info()
+	if info == nil || !info.RETH && !info.AtomicETH || len(b) < info.HeaderLen {
+		return 0
+	}
+	at := ib.BTHSize
+	if info.XRCETH {
+		at += ib.XRCETHSize
+	}
+	if info.FETH {
+		at += ib.FETHSize
+	}
+	return at
+}
+
+// fuzzXRC makes a packet of RC one of XRC.
+func fuzzXRC(b []byte, action byte) []byte {
+	if ib.Opcode(b[0]).Transport() != ib.TransportRC {
+		return b
+	}
+	b[0] |= byte(ib.OpXRCSendFirst)
+	if info := ib.Opcode(b[0]).Info(); info == nil || !info.XRCETH {
+		return b
+	}
+	var x [ib.XRCETHSize]byte
+	ib.XRCETH([]ib.QPN{1, 1, 1, 2, 2, 3, 1, 2}[action>>5]).Put(x[:])
+	return slices.Insert(b, ib.BTHSize, x[:]...)
 }
 
 // FuzzResponderSequence gives a live queue pair any sequence of packets. It must
@@ -87,17 +114,28 @@ func fuzzSetKey(b []byte, key uint32) {
 func FuzzResponderSequence(f *testing.F) {
 	tmpl := newRspWorld(nil, rspAttr())
 	for _, in := range fuzzSeeds(f, tmpl) {
-		f.Add(in)
+		f.Add(false, in)
+		f.Add(true, in)
 	}
-	f.Fuzz(func(t *testing.T, in []byte) { fuzzResponder(t, in) })
+	f.Fuzz(func(t *testing.T, xrc bool, in []byte) {
+		if xrc {
+			fuzzResponder(t, XRCRecv, in)
+		} else {
+			fuzzResponder(t, RC, in)
+		}
+	})
 }
 
-func fuzzResponder(t *testing.T, in []byte) {
+func fuzzResponder(t *testing.T, typ QPType, in []byte) {
 	a := rspAttr()
 	a.RQPSN = 0xfffffc
-	w := newRspWorld(t, a)
+	w := newRspWorldOf(t, typ, a)
 	cq := &fuzzCQ{t: t, posted: map[uint64]bool{}}
-	w.q.cfg.RecvCQ = cq
+	w.q.own.CQ = cq
+	if typ == XRCRecv {
+		w.srqs[1].CQ = cq
+		w.srqs[2] = &SRQ{Num: 2, RQ: w, CQ: cq, Mem: w.tab, PD: 1}
+	}
 	reads := map[ib.PSN]bool{} // PSNs that READs and atomics have
 	for steps := 0; len(in) >= 3 && steps < 200; steps++ {
 		action, n := in[0], int(binary.BigEndian.Uint16(in[1:]))
@@ -117,16 +155,15 @@ func fuzzResponder(t *testing.T, in []byte) {
 			w.q.Kick(w.now)
 		}
 		if len(pkt) >= ib.BTHSize {
+			if typ == XRCRecv {
+				pkt = fuzzXRC(pkt, action)
+			}
 			// Meant for this QP, with a PSN near the expected one.
 			binary.BigEndian.PutUint32(pkt[4:], uint32(w.q.Num()))
 			psn := a.RQPSN.Add(int(int16(binary.BigEndian.Uint16(pkt[10:]))))
 			binary.BigEndian.PutUint32(pkt[8:], uint32(pkt[8])<<24|uint32(psn))
 			binary.BigEndian.PutUint16(pkt[2:], uint16(ib.DefaultPKey))
-			if info := ib.Opcode(pkt[0]).Info(); info != nil && (info.RETH || info.AtomicETH) && len(pkt) >= info.HeaderLen {
-				at := ib.BTHSize
-				if info.FETH {
-					at += ib.FETHSize
-				}
+			if at := fuzzAddress(pkt); at > 0 {
 				fuzzSetKey(pkt, fuzzKey(w, binary.BigEndian.Uint32(pkt[at+8:])))
 				if va := binary.BigEndian.Uint64(pkt[at:]); va>>62 == 0 {
 					binary.BigEndian.PutUint64(pkt[at:], rspIOVA+va&0x1fff)
@@ -147,6 +184,11 @@ func fuzzResponder(t *testing.T, in []byte) {
 	}
 	w.q.fail(w.now, noEvent)
 	fuzzTransmit(t, w, fuzzAll, reads)
+	if typ == XRCRecv { // what no message has taken stays posted
+		for _, wqe := range w.rq {
+			delete(cq.posted, wqe.ID)
+		}
+	}
 	if len(cq.posted) > 0 {
 		t.Fatalf("receives never completed: %v", slices.Sorted(maps.Keys(cq.posted)))
 	}
@@ -193,7 +235,7 @@ func fuzzTransmit(t *testing.T, w *rspWorld, action byte, reads map[ib.PSN]bool)
 			if bad != ib.OK || !p.Info().Response || p.DestQP() != q.attr.DestQPN {
 				t.Fatalf("transmitted a bad packet: %v", bad)
 			}
-			isAck := p.Opcode() == ib.OpRCAck
+			isAck := p.Info().Op == ib.KindAck
 			if isAck != (i < control) {
 				t.Fatalf("%v from the wrong method", p.Opcode())
 			}

@@ -125,7 +125,7 @@ func (s *rspStream) replay(t *testing.T, total map[ib.OpKind]int) {
 	a := rspAttr()
 	a.RQPSN, a.MaxDestRdAtomic, a.PathMTU = s.requests[0].PSN(), 128, s.mtu()
 	w.up(a, RTS)
-	w.q.cfg.RQ = &rspLongRQ{left: 1000, wqe: RecvWQE{SGE: []mem.SGE{{Addr: rspIOVA, Length: 64 << 10, LKey: w.alias["rb"]}}}}
+	w.q.own.RQ = &rspLongRQ{left: 1000, wqe: RecvWQE{SGE: []mem.SGE{{Addr: rspIOVA, Length: 64 << 10, LKey: w.alias["rb"]}}}}
 	left := s.responses
 	for i, p := range s.requests {
 		total[p.Info().Op]++
@@ -187,7 +187,7 @@ func (w *rspWorld) registerSeen(t *testing.T, requests []ib.Packet) {
 		keys = binary.LittleEndian.AppendUint32(keys, k)
 	}
 	w.tab = mem.NewTable(bytes.NewReader(keys))
-	w.q.cfg.Mem = w.tab
+	w.q.own.Mem = w.tab
 	clear(w.reg)
 	w.region("rb", 64<<10, 1, mem.LocalWrite)
 	for _, k := range order {

@@ -143,7 +143,7 @@ func TestResponderAllocs(t *testing.T) {
 	a.PathMTU = ib.MTU1024
 	w := newRspWorld(t, a)
 	q := w.q
-	q.cfg.RQ, q.cfg.RecvCQ = &rspLongRQ{left: 1000, wqe: RecvWQE{ID: 9, SGE: []mem.SGE{
+	q.own.RQ, q.own.CQ = &rspLongRQ{left: 1000, wqe: RecvWQE{ID: 9, SGE: []mem.SGE{
 		{Addr: rspIOVA, Length: 1000, LKey: w.alias["rb"]},
 		{Addr: rspIOVA + 5000, Length: 1000, LKey: w.alias["rb"]},
 		{Addr: rspIOVA + 9000, Length: 1000, LKey: w.alias["rb"]},

@@ -21,7 +21,7 @@ import (
 // scripts. A script is a list of blocks: what happens, then all that comes of it.
 //
 //	> SEND_FIRST 0 256           a packet in: opcode, PSN, payload bytes, then options
-//	> SEND_LAST 1 10 ack         options: ack se imm=N len=N @N key=NAME dup=N (other payload)
+//	> SEND_LAST 1 10 ack         options: ack se imm=N len=N @N key=NAME srq=N dup=N (other payload)
 //	! recv 300                   an action, see action
 //	< ACK 1 msn=1                a packet out
 //	wc RECV 1 266 ok             a completion: opcode, id, bytes or status
@@ -47,6 +47,7 @@ type rspWorld struct {
 
 	rq      []RecvWQE
 	nextID  uint64
+	srqs    map[ib.QPN]*SRQ // of the XRC domain
 	out     rspOutbox
 	wcs     []string
 	events  []string
@@ -89,10 +90,15 @@ func newRspWorldOf(t *testing.T, typ QPType, a Attr) *rspWorld {
 	w.region("pd", 4096, 2, mem.LocalWrite|mem.RemoteWrite|mem.RemoteRead)
 	w.region("rb", 64<<10, 1, mem.LocalWrite)
 	w.region("wr", 4096, 1, mem.LocalWrite|mem.MWBind)
-	w.q = NewQP(QPConfig{
+	cfg := QPConfig{
 		Num: 0x111111, Type: typ, PD: 1, Mem: w.tab, RQ: w, SQ: rspNoSQ{}, SendCQ: w, RecvCQ: w, SQDepth: 1,
 		Counters: &w.counts, Event: func(e Event) { w.events = append(w.events, e.String()) },
-	})
+	}
+	if typ == XRCRecv { // has nothing but a domain
+		w.srqs = map[ib.QPN]*SRQ{1: {Num: 1, RQ: w, CQ: w, Mem: w.tab, PD: 1}}
+		cfg.PD, cfg.Mem, cfg.SQ, cfg.RQ, cfg.SendCQ, cfg.RecvCQ, cfg.SRQs = 0, nil, nil, nil, nil, nil, w
+	}
+	w.q = NewQP(cfg)
 	w.up(a, RTS)
 	return w
 }
@@ -114,6 +120,9 @@ func (w *rspWorld) Pop(dst *RecvWQE) bool {
 	w.rq = w.rq[1:]
 	return true
 }
+
+// SRQ makes the world its XRC domain.
+func (w *rspWorld) SRQ(num ib.QPN) *SRQ { return w.srqs[num] }
 
 // Push makes the world its completion queues.
 func (w *rspWorld) Push(wc *WC) {
@@ -197,7 +206,7 @@ func (w *rspWorld) build(line string) []byte {
 	psn, _ := strconv.Atoi(f[1])
 	h := ib.BTH{Opcode: op, MigReq: true, PKey: ib.DefaultPKey, DestQP: w.q.Num(), PSN: w.base.Add(psn)}
 	reth := ib.RETH{VA: rspIOVA, RKey: w.alias["mr"]}
-	n, imm, variant := 0, 0, 0
+	n, imm, variant, srq := 0, 0, 0, 1
 	deth := ib.DETH{QKey: w.q.attr.QKey, SrcQP: 17}
 	var atomic ib.AtomicETH
 	var flush ib.FETH
@@ -225,6 +234,8 @@ func (w *rspWorld) build(line string) []byte {
 			reth.Length = uint32(v)
 		case name == "dup":
 			variant = int(v)
+		case name == "srq":
+			srq = int(v)
 		case name == "pkey":
 			h.PKey = ib.PKey(v)
 		case name == "va":
@@ -262,6 +273,9 @@ func (w *rspWorld) build(line string) []byte {
 	b := make([]byte, info.HeaderLen, info.HeaderLen+n+3+ib.ICRCSize)
 	h.Put(b)
 	at := ib.BTHSize
+	if info.XRCETH {
+		at += ib.XRCETH(srq).Put(b[at:])
+	}
 	if info.FETH {
 		at += flush.Put(b[at:])
 	}
@@ -374,6 +388,9 @@ func (w *rspWorld) action(line string) {
 		w.out.room = num(1)
 		w.q.TransmitControl(w.now, &w.out)
 		w.q.Transmit(w.now, &w.out, 1<<20)
+	case "close-srq": // destroy the shared receive queue of XRC with that number
+		w.srqs[ib.QPN(num(1))].Closed = true
+		delete(w.srqs, ib.QPN(num(1)))
 	case "err": // as Modify to ERR
 		w.q.fail(w.now, noEvent)
 	case "word": // the application sets a word
@@ -405,8 +422,11 @@ func (w *rspWorld) show(b []byte) string {
 	if p.DestQP() != w.q.attr.DestQPN || p.PKey() != ib.DefaultPKey || !p.MigReq() || p.AckReq() || p.Solicited() {
 		return fmt.Sprintf("bad BTH %+v", p.BTH())
 	}
+	if xrc := w.q.cfg.Type == XRCRecv; xrc != (p.Info().Transport == ib.TransportXRC) {
+		return "opcode of another transport: " + p.Info().Name
+	}
 	psn := p.PSN().Sub(w.base)
-	if p.Opcode() == ib.OpRCAck {
+	if p.Info().Op == ib.KindAck {
 		s := p.AETH().Syndrome
 		switch s.Kind() {
 		case ib.SynAck:
@@ -419,13 +439,13 @@ func (w *rspWorld) show(b []byte) string {
 		}
 		return fmt.Sprintf("NAK %d %v", psn, s.NAK())
 	}
-	if p.Opcode() == ib.OpRCAtomicAck {
+	if p.Info().Op == ib.KindAtomicAck {
 		if p.AETH().Syndrome != ib.AckSyndrome(ib.CreditsInvalid) {
 			return "ATOMIC ACK with a syndrome that is no ACK"
 		}
 		return fmt.Sprintf("AACK %d found=%d msn=%d", psn, p.AtomicAck(), p.AETH().MSN)
 	}
-	s := fmt.Sprintf("%s %d %d", strings.TrimPrefix(p.Info().Name, "RC_RDMA_READ_RESPONSE_"), psn, len(p.Payload()))
+	s := fmt.Sprintf("%s %d %d", strings.TrimPrefix(strings.TrimPrefix(p.Info().Name, "X"), "RC_RDMA_READ_RESPONSE_"), psn, len(p.Payload()))
 	if p.Info().AETH {
 		s += fmt.Sprintf(" msn=%d", p.AETH().MSN)
 	}

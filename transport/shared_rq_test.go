@@ -55,6 +55,70 @@ func TestSharedReceiveQueue(t *testing.T) {
 	}
 }
 
+// TestSharedReceiveQueueOfUnreliable: the same rules for UC and UD, which take
+// receives one message at a time: one that finds none is dropped, and what a broken
+// message of UC had taken serves the next.
+func TestSharedReceiveQueueOfUnreliable(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		typ    QPType
+		script string
+	}{
+		{"UC in a message", UC, `
+			! recv 300
+			! recv 300
+			> UC_SEND_FIRST 0 256
+			nothing
+			! err
+			wc RECV 1 Work Request Flushed Error
+			event last WQE reached`},
+		{"UC with what a broken message had taken", UC, `
+			! recv 300
+			! recv 300
+			> UC_SEND_FIRST 0 256
+			> UC_SEND_ONLY 2 3
+			wc RECV 1 3
+			! err
+			event last WQE reached`},
+		{"UC with a bad buffer", UC, `
+			! recvbad
+			! recv 300
+			> UC_SEND_ONLY 0 3
+			wc RECV 1 local protection error
+			event last WQE reached
+			state ERR`},
+		{"UC, empty", UC, `
+			> UC_SEND_ONLY 0 3
+			count drop_no_receive 1
+			state RTS
+			! err
+			event last WQE reached`},
+		{"UD, one that was too small", UD, `
+			! recv 40
+			! recv 300
+			> UD_SEND_ONLY 0 3
+			count resp_local_length_error 1
+			! err
+			wc RECV 1 Work Request Flushed Error
+			event last WQE reached`},
+		{"UD, empty", UD, `
+			> UD_SEND_ONLY 0 3
+			count drop_no_receive 1
+			state RTS
+			! err
+			event last WQE reached`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newRspWorldOf(t, c.typ, rspAttr())
+			w.q.cfg.SharedRQ = true
+			w.run(c.script)
+			if w.q.state != Err {
+				t.Error("not in ERR at the end")
+			}
+		})
+	}
+}
+
 // TestSharedReceiveQueueReset: RESET and destruction leave the shared queue as it
 // is and give up what was taken from it, without a completion.
 func TestSharedReceiveQueueReset(t *testing.T) {

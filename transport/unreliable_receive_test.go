@@ -316,8 +316,8 @@ func TestUnreliableReceiveAllocatesNothing(t *testing.T) {
 	for typ, line := range map[QPType]string{UC: "UC_SEND_ONLY 0 200", UD: "UD_SEND_ONLY 0 200"} {
 		w := newRspWorldOf(t, typ, rspAttr())
 		n := 0
-		w.q.cfg.RQ = endlessRQ{[]mem.SGE{{Addr: rspIOVA, Length: 100, LKey: w.alias["rb"]}, {Addr: rspIOVA + 100, Length: 200, LKey: w.alias["rb"]}}}
-		w.q.cfg.RecvCQ = countCQ{&n}
+		w.q.own.RQ = endlessRQ{[]mem.SGE{{Addr: rspIOVA, Length: 100, LKey: w.alias["rb"]}, {Addr: rspIOVA + 100, Length: 200, LKey: w.alias["rb"]}}}
+		w.q.own.CQ = countCQ{&n}
 		p, bad := ib.Parse(w.build(line))
 		if bad != ib.OK {
 			t.Fatal(bad)

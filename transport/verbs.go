@@ -14,6 +14,11 @@ const (
 	RC QPType = 2 // reliable connection
 	UC QPType = 3 // unreliable connection
 	UD QPType = 4 // unreliable datagram
+
+	// Extended reliable connection: one way each, so an initiator has no
+	// receiver and a target no sender (IBTA A14).
+	XRCSend QPType = 9
+	XRCRecv QPType = 10
 )
 
 func (t QPType) String() string {
@@ -24,6 +29,10 @@ func (t QPType) String() string {
 		return "UC"
 	case UD:
 		return "UD"
+	case XRCSend:
+		return "XRC_SEND"
+	case XRCRecv:
+		return "XRC_RECV"
 	}
 	return fmt.Sprintf("QPType(%d)", uint8(t))
 }
@@ -73,13 +82,19 @@ const (
 // as bits (IBTA 9.2, table of transport functions supported for specific
 // transport services).
 var sendOps = [...]uint64{
-	RC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | 1<<WRRead | 1<<WRSendWithInv |
-		1<<WRAtomicCmpSwp | 1<<WRAtomicFetAdd | 1<<WRFlush | 1<<WRAtomicWrite | localOps,
+	RC: connectedOps | 1<<WRFlush | 1<<WRAtomicWrite | localOps,
 	UC: 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | localOps,
 	UD: 1<<WRSend | 1<<WRSendWithImm,
+	// Nobody has given FLUSH and ATOMIC_WRITE operation codes of XRC (Linux
+	// include/rdma/ib_pack.h), though ibv_wr_post(3) lists them for it.
+	XRCSend: connectedOps | localOps,
 }
 
-const localOps = 1<<WRLocalInv | 1<<WRBindMW | 1<<WRRegMR
+const (
+	connectedOps = 1<<WRWrite | 1<<WRWriteWithImm | 1<<WRSend | 1<<WRSendWithImm | 1<<WRRead | 1<<WRSendWithInv |
+		1<<WRAtomicCmpSwp | 1<<WRAtomicFetAdd
+	localOps = 1<<WRLocalInv | 1<<WRBindMW | 1<<WRRegMR
+)
 
 // Sends says whether queue pairs of type t take send requests of operation op.
 func (t QPType) Sends(op WROpcode) bool {
@@ -135,7 +150,7 @@ type SendWQE struct {
 	AH         uint32 // address handle number (UD)
 	RemoteQPN  ib.QPN // (UD)
 	QKey       uint32 // (UD), see ControlledQKey
-	SRQN       uint32 // (XRC)
+	SRQN       ib.QPN // the peer's shared receive queue (XRC)
 }
 
 // RecvWQE is one receive request as the responder holds it.
@@ -172,6 +187,27 @@ type RQ interface {
 // queue's business.
 type CQ interface {
 	Push(wc *WC)
+}
+
+// SRQ is a receive queue and what the messages to it need: where they complete,
+// and the protection domain whose memory they may use. Other services have one
+// for each queue pair; a message of XRC names its own. XRC target queue pairs keep
+// what they were given while a message or a READ needs it, so that it must not
+// change, except to Closed.
+type SRQ struct {
+	Num    ib.QPN // in an XRC domain
+	RQ     RQ
+	CQ     CQ
+	Mem    *mem.Table
+	PD     mem.PD
+	Closed bool // destroyed: nothing of it is used any more. Set by the owner of the engine
+}
+
+// SRQs finds the shared receive queues of an XRC domain.
+type SRQs interface {
+	// SRQ returns the receive queue with this number, or nil if the domain has
+	// none. It must not wait or allocate.
+	SRQ(num ib.QPN) *SRQ
 }
 
 // AHs resolves the address handles of datagrams.
