@@ -83,9 +83,10 @@ func small(field string, n, limit int) error {
 	return nil
 }
 
-// Connect takes an RC or UC queue pair from RESET through INIT and RTR to RTS:
-// Init, RTR and RTS in one. UC uses of c only Access, PathMTU,
-// TrafficClass and SourcePort.
+// Connect takes a connected queue pair from RESET through INIT and RTR to RTS: Init,
+// RTR and RTS in one. UC uses of c only Access, PathMTU, TrafficClass and SourcePort.
+// Of XRC, the sender's Remote is a target and the target's a sender; the sender uses
+// what belongs to requests, the target what belongs to their execution.
 func (q *QP) Connect(r Remote, c Conn) error {
 	if err := q.Init(c.Access); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (q *QP) RTR(r Remote, c Conn) error {
 	av := AddressVector{
 		DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64, SourcePort: c.SourcePort,
 	}
-	if q.typ == UC {
+	if q.typ == UC || q.typ == XRCSend {
 		return q.Modify(&Attr{State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN, AV: av},
 			MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN)
 	}
@@ -141,6 +142,9 @@ func (q *QP) RTR(r Remote, c Conn) error {
 func (q *QP) RTS(c Conn) error {
 	if q.typ == UC {
 		return q.Modify(&Attr{State: StateRTS, SQPSN: q.psn}, MaskState|MaskSQPSN)
+	}
+	if q.typ == XRCRecv {
+		return q.Modify(&Attr{State: StateRTS, SQPSN: q.psn, Timeout: ackTimeout(c.AckTimeout)}, MaskState|MaskSQPSN|MaskTimeout)
 	}
 	depth, retry, rnr := orDefault(c.MaxRdAtomic, 16), orDefault(c.RetryCount, 7), orDefault(c.RNRRetry, 7)
 	for _, f := range []struct {

@@ -12,7 +12,7 @@ import (
 // any number of goroutines may poll it.
 type CQ struct {
 	dev  *Device
-	refs atomic.Int32 // queue pairs that use it
+	refs atomic.Int32 // queue pairs and shared receive queues that use it
 
 	mu         sync.Mutex // leaf, taken below the engine lock
 	ring       []WC

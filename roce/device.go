@@ -125,18 +125,16 @@ func (d *Device) Close() error {
 	}
 	e := d.port.engine
 	now := e.lock()
-	for _, q := range e.qps {
-		if q.dev == d {
-			q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
-			e.touch(q)
-		}
+	leaving := e.leaving(d)
+	for _, q := range leaving {
+		q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
+		e.touch(q)
 	}
 	e.transmit(now) // a last NAK, if one was due
-	for _, q := range e.qps {
-		if q.dev == d {
-			q.remove()
-		}
+	for _, q := range leaving {
+		q.remove()
 	}
+	e.xrc.leave(d)
 	e.held.release(Never) // nothing more will come to wait for
 	e.unlock()
 	d.unwatch()

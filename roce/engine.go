@@ -42,6 +42,7 @@ type engine struct {
 	qps       map[ib.QPN]*QP
 	peers     peers
 	groups    groups
+	xrc       xrc
 	strangers *strangers // made with the first UD queue pair
 	wheel     *wheel
 	control   fifo // queue pairs with ACKs and NAKs to send: always first
@@ -67,6 +68,7 @@ func newEngine(be netio.Backend, clock func() time.Duration, manual bool) *engin
 		be: be, clock: clock, manual: manual,
 		qps:      map[ib.QPN]*QP{},
 		peers:    peers{},
+		xrc:      newXRC(),
 		wheel:    newWheel(clock()),
 		unleased: make(chan struct{}, 1),
 		ended:    make(chan struct{}),
@@ -374,7 +376,8 @@ func (e *engine) progress(now time.Duration) time.Duration {
 // overflowed notes that c lost a completion. The lock is held.
 func (e *engine) overflowed(c *CQ) { e.full = append(e.full, c) }
 
-// failOverflowed puts the queue pairs of overflowed queues into error.
+// failOverflowed puts the queue pairs of overflowed queues into error. A shared
+// receive queue of XRC is cut off instead: its targets serve others as well.
 func (e *engine) failOverflowed(now time.Duration) {
 	for len(e.full) > 0 {
 		c := e.full[len(e.full)-1]
@@ -384,6 +387,12 @@ func (e *engine) failOverflowed(now time.Duration) {
 			if q.sendCQ == c || q.recvCQ == c {
 				q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
 				e.touch(q)
+			}
+		}
+		for _, s := range e.xrc.srqs {
+			if s.cq == c {
+				s.cutOff()
+				s.dev.report(AsyncEvent{Type: EventSRQErr, SRQ: s})
 			}
 		}
 	}

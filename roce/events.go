@@ -40,5 +40,14 @@ func (d *Device) NextEvent(ctx context.Context) (AsyncEvent, error) {
 // not to be read, written or closed: Close closes it.
 func (d *Device) EventFD() (int, error) { return d.events.fd() }
 
-// event is how a queue pair reports its events.
-func (q *QP) event(t transport.Event) { q.dev.report(AsyncEvent{Type: t, QP: q}) }
+// event is how a queue pair reports its events, one of XRCRecv to all who have it
+// open.
+func (q *QP) event(t transport.Event) {
+	if q.typ != XRCRecv {
+		q.dev.report(AsyncEvent{Type: t, QP: q})
+		return
+	}
+	for _, o := range q.opens {
+		o.dev.report(AsyncEvent{Type: t, QP: o})
+	}
+}

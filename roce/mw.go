@@ -103,6 +103,9 @@ func (q *QP) BindMW(w *MW, b BindWR) error {
 	if w == nil || w.Type() != MWType1 {
 		return &PostError{0, "MW", errType2}
 	}
+	if q.sq == nil {
+		return &PostError{0, "", errTarget}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wr := SendWR{

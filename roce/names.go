@@ -86,6 +86,9 @@ const (
 	RC = transport.RC
 	UC = transport.UC
 	UD = transport.UD
+
+	XRCSend = transport.XRCSend // initiator: sends requests
+	XRCRecv = transport.XRCRecv // target: takes them for shared receive queues
 )
 
 // Operations of send requests.

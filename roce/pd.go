@@ -13,7 +13,7 @@ import (
 type PD struct {
 	dev  *Device
 	num  mem.PD
-	refs atomic.Int32 // memory regions, memory windows, queue pairs, address handles
+	refs atomic.Int32 // memory regions, memory windows, queue pairs, shared receive queues, address handles
 }
 
 // AllocPD makes a protection domain.

@@ -23,6 +23,7 @@ type SendWR struct {
 	Flush      Flush  // what a FLUSH is about
 	AH         *AH    // UD: where to
 	RemoteQPN  ib.QPN // UD: to which queue pair
+	RemoteSRQN ib.QPN // XRCSend: the peer's shared receive queue, of all operations but local ones
 	QKey       uint32 // UD: its Q_Key; with the highest bit set that of this queue pair is sent (IBTA 10.2.5)
 
 	// InvalidateRKey is the peer's key that a WRSendWithInv closes, or the own one
@@ -43,7 +44,8 @@ type RecvWR struct {
 
 var (
 	errState      = errors.New("the queue pair's state takes no such requests")
-	errShared     = errors.New("the queue pair receives from a shared receive queue: post there")
+	errShared     = errors.New("the queue pair receives from a shared receive queue, or nothing: post there")
+	errTarget     = errors.New("an XRC target has no send queue")
 	errOpcode     = errors.New("operation not supported by this kind of queue pair")
 	errNotInline  = errors.New("field Data goes with Inline only, and Inline with Data instead of SGE")
 	errReadInline = errors.New("a READ has no payload to be inline")
@@ -54,6 +56,9 @@ var (
 // On a *PostError the requests before its Index were posted. Requests posted in
 // the error state complete as flushed.
 func (q *QP) PostSend(wrs ...SendWR) error {
+	if q.sq == nil {
+		return &PostError{0, "", errTarget}
+	}
 	q.sendMu.Lock()
 	err := q.postSend(wrs)
 	q.sendMu.Unlock()
@@ -97,7 +102,7 @@ func (q *QP) postOne(i int, wr *SendWR) error {
 	*w = transport.SendWQE{
 		ID: wr.ID, Opcode: wr.Opcode, Flags: wr.Flags, Imm: wr.Imm, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey,
 		NumSGE: uint16(copy(sges, wr.SGE)), InlineLen: uint32(copy(inline, wr.Data)), CompareAdd: wr.CompareAdd, Swap: wr.Swap,
-		RemoteQPN: wr.RemoteQPN, QKey: wr.QKey,
+		RemoteQPN: wr.RemoteQPN, QKey: wr.QKey, SRQN: wr.RemoteSRQN,
 	}
 	switch {
 	case q.typ == UD:
@@ -128,6 +133,9 @@ func (q *QP) checkSend(wr *SendWR) (field string, err error) {
 	}
 	if wr.local() {
 		return q.checkLocal(wr)
+	}
+	if q.typ == XRCSend && (wr.RemoteSRQN == 0 || wr.RemoteSRQN > maxSRQN) {
+		return "RemoteSRQN", fmt.Errorf("%#x is not in 0x1..%#x", uint32(wr.RemoteSRQN), maxSRQN)
 	}
 	if field, err := checkWord(wr); err != nil {
 		return field, err
@@ -172,10 +180,10 @@ func tooLong(n uint64, longest int) error {
 
 // PostRecv posts receive requests in order (ibv_post_recv), never waiting. On a
 // *PostError the requests before its Index were posted. Requests posted in the
-// error state complete as flushed. A queue pair with an SRQ takes none: post to
-// that.
+// error state complete as flushed. A queue pair with an SRQ, or of XRC, takes none:
+// post to the SRQ.
 func (q *QP) PostRecv(wrs ...RecvWR) error {
-	if q.srq != nil {
+	if q.rq == nil {
 		return &PostError{0, "", errShared}
 	}
 	q.recvMu.Lock()

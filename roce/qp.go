@@ -13,13 +13,13 @@ import (
 // QPConfig is what a queue pair is made of (ibv_qp_init_attr). Zero values other
 // than the queues' mean defaults.
 type QPConfig struct {
-	Type           QPType // 0 means RC
+	Type           QPType // 0 means RC; those of XRCRecv are made by XRCD.CreateQP
 	SendCQ, RecvCQ *CQ    // RecvCQ nil means SendCQ
-	SRQ            *SRQ   // where receive requests come from; nil means a queue of its own
+	SRQ            *SRQ   // where receive requests come from; nil means a queue of its own, which XRCSend has not
 	MaxSendWR      int    // requests in the send queue, 0 means 128
-	MaxRecvWR      int    // requests in the receive queue, 0 means 128; without meaning with an SRQ
+	MaxRecvWR      int    // requests in the receive queue, 0 means 128; without meaning with an SRQ and for XRCSend
 	MaxSendSGE     int    // segments of a send request, 0 means 4
-	MaxRecvSGE     int    // segments of a receive request, 0 means 4; without meaning with an SRQ
+	MaxRecvSGE     int    // segments of a receive request, 0 means 4; without meaning like MaxRecvWR
 	MaxInline      int    // bytes of inline data, up to 1024
 	SigAll         bool   // every send request is signaled
 }
@@ -37,9 +37,12 @@ type QP struct {
 	psn            ib.PSN
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
-	sq             *sendRing
-	rq             *recvRing // nil with an SRQ
-	srq            *SRQ      // or nil
+	sq             *sendRing  // nil for XRCRecv
+	rq             *recvRing  // nil with an SRQ and for XRC
+	srq            *SRQ       // or nil
+
+	core *QP   // what the engine works with: the queue pair itself, but for XRCRecv
+	xrcd *XRCD // by which a queue pair of XRCRecv was opened
 
 	rung     atomic.Bool // in the engine's list of bells
 	nextBell *QP
@@ -52,6 +55,7 @@ type QP struct {
 	rx    inflow
 	in    transport.Inbound // the packet at work
 	dead  bool
+	opens []*QP // of a core of XRCRecv: what programs hold
 }
 
 // CreateQP makes a queue pair in state RESET, with a random number. The longest
@@ -86,6 +90,7 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
 		srq: cfg.SRQ, maxLen: maxMsg,
 	}
+	q.core = q
 	if q.typ == UD {
 		port, err := d.QueryPort()
 		if err != nil {
@@ -93,7 +98,7 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 		}
 		q.maxLen = port.ActiveMTU.Bytes()
 	}
-	if q.srq == nil {
+	if q.srq == nil && q.typ != XRCSend {
 		q.rq = newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE)
 	}
 	return q, nil
@@ -105,21 +110,25 @@ func (c *QPConfig) fill(p *PD) error {
 	if c.Type == 0 {
 		c.Type = RC
 	}
-	if c.Type != RC && c.Type != UC && c.Type != UD {
-		return &ConfigError{"Type", c.Type, "allowed are RC, UC and UD"}
-	}
-	if c.RecvCQ == nil {
-		c.RecvCQ = c.SendCQ
+	switch c.Type {
+	case RC, UC, UD:
+		if c.RecvCQ == nil {
+			c.RecvCQ = c.SendCQ
+		}
+	case XRCSend: // receives nothing
+		c.RecvCQ, c.SRQ, c.MaxRecvWR, c.MaxRecvSGE = nil, nil, 0, 0
+	default:
+		return &ConfigError{"Type", c.Type, "allowed are RC, UC, UD and XRCSend; XRCD.CreateQP makes those of XRCRecv"}
 	}
 	if c.SendCQ == nil || c.SendCQ.dev != d {
 		return &ConfigError{"SendCQ", c.SendCQ, "a completion queue of the same device is needed"}
 	}
-	if c.RecvCQ.dev != d {
+	if c.RecvCQ != nil && c.RecvCQ.dev != d {
 		return &ConfigError{"RecvCQ", c.RecvCQ, "a completion queue of the same device is needed"}
 	}
 	if c.SRQ != nil {
-		if c.SRQ.pd != p {
-			return &ConfigError{"SRQ", c.SRQ, "a shared receive queue of the same protection domain is needed"}
+		if c.SRQ.pd != p || c.SRQ.xrcd != nil {
+			return &ConfigError{"SRQ", c.SRQ, "a shared receive queue of the same protection domain and of no XRC domain is needed"}
 		}
 		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
 	}
@@ -152,12 +161,16 @@ func fillLimits(limits []limit) error {
 	return nil
 }
 
-// add gives the queue pair a free number and makes it known to the engine. The
-// numbers are random: whoever does not know one cannot reach a queue pair. 0 and 1
-// are the management queue pairs, the highest is the multicast one.
-func (q *QP) add() error {
-	for {
-		n, err := q.dev.random64()
+// add gives the queue pair a free number and makes it known to the engine.
+func (q *QP) add() error { return q.dev.number(q.take) }
+
+// number lets take have a random number: whoever does not know the numbers cannot
+// reach a queue pair. 0 and 1 are the management queue pairs, the highest is the
+// multicast one. take is called with the engine locked, and again with another
+// number when it reports false.
+func (d *Device) number(take func(num ib.QPN) (bool, error)) error {
+	for done := false; !done; {
+		n, err := d.random64()
 		if err != nil {
 			return err
 		}
@@ -165,48 +178,67 @@ func (q *QP) add() error {
 		if num < 2 || num == ib.MulticastQPN {
 			continue
 		}
-		q.e.lock()
-		if q.e.dead || q.dev.closed.Load() {
-			q.e.unlock()
-			return ErrClosed
+		e := d.port.engine
+		e.lock()
+		if e.dead || d.closed.Load() {
+			err = ErrClosed
+		} else {
+			done, err = take(num)
 		}
-		if len(q.e.qps) >= maxQP {
-			q.e.unlock()
-			return fmt.Errorf("roce: the device has %d queue pairs, the most it may have", maxQP)
+		e.unlock()
+		if err != nil {
+			return err
 		}
-		if q.e.qps[num] != nil {
-			q.e.unlock()
-			continue
-		}
-		err = q.addAs(num)
-		q.e.unlock()
-		return err
 	}
+	return nil
+}
+
+// take makes the queue pair known under a number, unless that is taken. The engine
+// is locked.
+func (q *QP) take(num ib.QPN) (bool, error) {
+	if len(q.e.qps) >= maxQP {
+		return false, fmt.Errorf("roce: the device has %d queue pairs, the most it may have", maxQP)
+	}
+	if q.e.qps[num] != nil {
+		return false, nil
+	}
+	return true, q.addAs(num)
 }
 
 // addAs makes the queue pair known under a free number. The engine is locked.
 func (q *QP) addAs(num ib.QPN) error {
-	var rq transport.RQ = q.rq
-	if q.srq != nil {
-		rq = q.srq
-		if !q.srq.use() {
-			return ErrClosed
-		}
+	if q.typ == XRCRecv {
+		q.start(transport.QPConfig{Num: num, Type: XRCRecv, SRQs: q.xrcd.dom, Counters: &q.dev.counters, Event: q.event})
+		return nil
 	}
-	q.num = num
-	q.t = transport.NewQP(transport.QPConfig{
-		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: rq, SharedRQ: q.srq != nil,
+	if q.srq != nil && !q.srq.use() {
+		return ErrClosed
+	}
+	cfg := transport.QPConfig{
+		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: q.rq,
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SQDepth: q.sq.mask + 1, SigAll: q.sigAll,
 		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, AHs: &q.dev.ahs, MTU: q.maxLen,
-	})
+	}
+	if q.srq != nil {
+		cfg.RQ, cfg.SharedRQ = q.srq, true
+	}
+	q.start(cfg)
 	if q.typ == UD && q.e.strangers == nil {
 		q.e.strangers = newStrangers()
 	}
-	q.e.qps[num] = q
 	q.pd.refs.Add(1)
 	q.sendCQ.refs.Add(1)
-	q.recvCQ.refs.Add(1)
+	if q.recvCQ != nil {
+		q.recvCQ.refs.Add(1)
+	}
 	return nil
+}
+
+// start makes the queue pair known under the number of cfg. The engine is locked.
+func (q *QP) start(cfg transport.QPConfig) {
+	q.num = cfg.Num
+	q.t = transport.NewQP(cfg)
+	q.e.qps[cfg.Num] = q
 }
 
 // Num returns the queue pair number.
@@ -220,14 +252,14 @@ func (q *QP) State() State { return q.t.State() }
 
 // Query returns the attributes, and what the queue pair was made of with the real
 // sizes of its queues, at least those asked for (ibv_query_qp). The receive queue
-// of one with an SRQ has size 0.
+// of one with an SRQ has size 0, as has all that a queue pair of XRC lacks.
 func (q *QP) Query() (Attr, QPConfig) {
 	q.e.lock()
 	a := q.t.Query()
 	q.e.unlock()
-	c := QPConfig{
-		Type: q.typ, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: q.srq, SigAll: q.sigAll,
-		MaxSendWR: int(q.sq.mask + 1), MaxSendSGE: int(q.sq.maxSGE), MaxInline: int(q.sq.maxInline),
+	c := QPConfig{Type: q.typ, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: q.srq, SigAll: q.sigAll}
+	if q.sq != nil {
+		c.MaxSendWR, c.MaxSendSGE, c.MaxInline = int(q.sq.mask+1), int(q.sq.maxSGE), int(q.sq.maxInline)
 	}
 	if q.rq != nil {
 		c.MaxRecvWR, c.MaxRecvSGE = q.rq.size(), int(q.rq.maxSGE)
@@ -247,14 +279,15 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if q.dead {
 		return ErrClosed
 	}
-	if err := q.t.Modify(now, a, mask); err != nil {
+	c := q.core
+	if err := c.t.Modify(now, a, mask); err != nil {
 		return err
 	}
 	if mask&MaskState != 0 && a.State == StateReset {
-		q.e.wheel.remove(q)
+		q.e.wheel.remove(c)
 	}
-	q.setPeers(q.t.Peers())
-	q.e.touch(q)
+	c.setPeers(c.t.Peers())
+	q.e.touch(c)
 	q.e.transmit(now)
 	return nil
 }
@@ -324,13 +357,18 @@ func (q *QP) checkPath(a *Attr, mask AttrMask) error {
 
 // Destroy frees the queue pair (ibv_destroy_qp). Requests that are still posted
 // never complete: to see them flushed, move it to the error state first and poll.
+// One of XRCRecv lives on while others have it open.
 func (q *QP) Destroy() error {
 	q.e.lock()
 	defer q.e.unlock()
 	if q.dead {
 		return ErrClosed
 	}
-	q.remove()
+	if q.xrcd != nil {
+		q.letGo()
+	} else {
+		q.remove()
+	}
 	return nil
 }
 
@@ -342,9 +380,18 @@ func (q *QP) remove() {
 	q.e.detachAll(q)
 	q.e.wheel.remove(q)
 	q.setPeers([3]netip.Addr{})
+	if q.typ == XRCRecv {
+		for _, o := range q.opens {
+			o.dead = true
+			o.xrcd.refs--
+		}
+		return
+	}
 	q.pd.refs.Add(-1)
 	q.sendCQ.refs.Add(-1)
-	q.recvCQ.refs.Add(-1)
+	if q.recvCQ != nil {
+		q.recvCQ.refs.Add(-1)
+	}
 	if q.srq != nil {
 		q.srq.refs.Add(-1)
 	}

@@ -12,11 +12,21 @@ import (
 // that are created with QPConfig.SRQ take their receive requests from it, in the
 // order in which they were posted. A receive completes on the receive queue of
 // the queue pair that took it.
+//
+// One of an XRC domain serves the targets of that domain instead: messages whose
+// senders name its number. Its receives complete on its own completion queue, with
+// the number of the target in WC.QPN, and the messages use the memory of its
+// protection domain.
 type SRQ struct {
 	dev    *Device
 	pd     *PD
 	refs   atomic.Int32 // queue pairs that use it
 	maxSGE int
+
+	// Of one of an XRC domain:
+	xrcd *XRCD
+	cq   *CQ
+	t    transport.SRQ // under the engine lock
 
 	mu        sync.Mutex // below the engine lock, above nothing but leaves
 	ring      *recvRing
@@ -29,6 +39,11 @@ type SRQConfig struct {
 	MaxWR  int // requests, 0 means 128
 	MaxSGE int // segments of a request, 0 means 4
 	Limit  int // see SRQAttr
+
+	// XRCD makes it one of an XRC domain (IBV_SRQT_XRC), with the completion
+	// queue of its receives; both are of the same device. nil means neither.
+	XRCD *XRCD
+	CQ   *CQ
 }
 
 // SRQAttr are the attributes of a shared receive queue (ibv_srq_attr).
@@ -48,7 +63,7 @@ const (
 	SRQLimit SRQMask = 1 << 1
 )
 
-// CreateSRQ makes a shared receive queue (ibv_create_srq).
+// CreateSRQ makes a shared receive queue (ibv_create_srq, ibv_create_srq_ex).
 func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	if p.dev.closed.Load() {
 		return nil, ErrClosed
@@ -61,6 +76,9 @@ func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	}
 	s := &SRQ{dev: p.dev, pd: p, maxSGE: cfg.MaxSGE, ring: newRecvRing(cfg.MaxWR, cfg.MaxSGE)}
 	if err := s.setLimit(cfg.Limit, s.ring.size()); err != nil {
+		return nil, err
+	}
+	if err := s.join(cfg.XRCD, cfg.CQ); err != nil {
 		return nil, err
 	}
 	p.refs.Add(1)
@@ -158,8 +176,14 @@ func (s *SRQ) Query() SRQAttr {
 }
 
 // Destroy frees the queue (ibv_destroy_srq); what is posted never completes. It
-// returns ErrBusy while a queue pair uses it.
+// returns ErrBusy while a queue pair uses it. Targets do not: what names the number
+// of a destroyed queue ends its connection.
 func (s *SRQ) Destroy() error {
+	if s.xrcd != nil {
+		e := s.dev.port.engine
+		e.lock()
+		defer e.unlock()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.destroyed {
@@ -170,5 +194,10 @@ func (s *SRQ) Destroy() error {
 	}
 	s.destroyed = true
 	s.pd.refs.Add(-1)
+	if s.xrcd != nil {
+		s.cutOff()
+		s.cq.refs.Add(-1)
+		s.xrcd.refs--
+	}
 	return nil
 }

@@ -290,11 +290,7 @@ func TestSRQNoAllocations(t *testing.T) {
 	round := func() {
 		s.srq.PostRecv(recv...)
 		s.qps[0][0].PostSend(send...)
-		for _, e := range []*rocetest.Endpoint{a, b} {
-			for n := 0; n == 0; {
-				n, _ = e.CQ.Poll(wc)
-			}
-		}
+		pollOne(t, wc, a.CQ, b.CQ)
 	}
 	round()
 	if n := testing.AllocsPerRun(200, round); n > 0 {
