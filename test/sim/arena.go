@@ -186,18 +186,20 @@ func (s scatter) fill(key uint64) {
 	}
 }
 
-// holds returns the first byte that is wrong if the buffer should begin with n
-// bytes of the pattern key, and guard bytes behind them; -1 if it is so.
-func (s scatter) holds(key uint64, n int) int {
-	off := 0
+// holds returns the first byte that is wrong if the buffer should hold, behind its
+// first head bytes, n bytes of the pattern key, and guard bytes behind them; -1 if it
+// is so.
+func (s scatter) holds(key uint64, head, n int) int {
+	off := -head
 	for _, p := range s {
 		b := p.bytes()
-		k := min(len(b), max(0, n-off))
-		if i := differs(b[:k], key, off); i >= 0 {
-			return off + i
+		from := min(len(b), max(0, -off))
+		to := min(len(b), max(from, n-off))
+		if i := differs(b[from:to], key, off+from); i >= 0 {
+			return off + from + i
 		}
-		if i := differs(b[k:], p.a.guard, p.off+k); i >= 0 {
-			return off + k + i
+		if i := differs(b[to:], p.a.guard, p.off+to); i >= 0 {
+			return off + to + i
 		}
 		off += p.n
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/goroce/goroce/roce"
 )
@@ -40,7 +41,7 @@ type swap struct {
 
 func (n *node) newWords() error {
 	iova := n.w.rng.Uint64() >> 1 &^ 7
-	mr, err := n.pd.RegisterMR(make([]byte, 8*numWords), roce.LocalWrite|roce.RemoteWrite|roce.RemoteAtomic|roce.FlushGlobal, roce.IOVA(iova))
+	mr, err := n.pd.RegisterMR(make([]byte, 8*numWords), roce.LocalWrite|roce.RemoteWrite|roce.RemoteAtomic|roce.FlushGlobal|roce.MWBind, roce.IOVA(iova))
 	n.words.mr = mr
 	return err
 }
@@ -71,7 +72,11 @@ func (s *side) word(r *request) int {
 // aim makes a request one on the words of the peer.
 func (s *side) aim(r *request, wr *roce.SendWR) {
 	w := &s.peer.n.words
-	wr.RemoteAddr, wr.RKey = w.mr.Addr()+uint64(8*s.word(r)), w.mr.RKey()
+	r.va, r.rkey = w.mr.Addr(), w.mr.RKey()
+	if r.grant = s.borrow(r); r.grant != nil {
+		r.va, r.rkey = r.grant.va, r.grant.key
+	}
+	wr.RemoteAddr, wr.RKey = r.va+uint64(8*s.word(r)), r.rkey
 	switch r.op {
 	case roce.WRAtomicFetAdd:
 		wr.CompareAdd = 1
@@ -91,6 +96,9 @@ func (s *side) aim(r *request, wr *roce.SendWR) {
 // found takes note of what a completed request found.
 func (s *side) found(r *request) {
 	w := &s.peer.n.words
+	if r.grant != nil {
+		r.grant.done()
+	}
 	switch r.op {
 	case roce.WRAtomicFetAdd:
 		w.note(addition{r.local.word(s), r.floor})
@@ -114,7 +122,7 @@ func (w *words) note(a addition) {
 // memory of the peer.
 func (s *side) written(r *request) {
 	got := s.peer.n.words.mr.Bytes()[8*s.word(r):][:8]
-	for _, later := range s.ops[r.index():s.posted] {
+	for _, later := range s.ops[slices.Index(s.ops, r):s.posted] {
 		if later.op == roce.WRAtomicWrite && differs(got, later.key, 0) < 0 {
 			return
 		}

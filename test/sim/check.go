@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"slices"
+
 	"github.com/goroce/goroce/roce"
 )
 
@@ -38,10 +40,14 @@ func (n *node) complete(wc *roce.WC) {
 	switch {
 	case s == nil:
 		w.fail("node %d: completion of an unknown queue pair: %+v", n.i, *wc)
+	case wc.Status == roce.WCWRFlushErr && wc.ID&recvID != 0 && s.silenced:
+		s.flushed(wc)
 	case wc.Status != roce.WCSuccess && s.doomed:
 		s.failed(wc)
 	case wc.Status != roce.WCSuccess:
 		w.fail("%v: request %#x: status %v", s, wc.ID, wc.Status)
+	case wc.ID&recvID != 0 && s.lossy():
+		s.heard(wc)
 	case wc.ID&recvID != 0:
 		s.receiveCompleted(wc)
 	default:
@@ -50,7 +56,8 @@ func (n *node) complete(wc *roce.WC) {
 }
 
 var opcodes = map[roce.WROpcode]roce.WCOpcode{
-	roce.WRSend: roce.WCSend, roce.WRSendWithImm: roce.WCSend,
+	roce.WRSend: roce.WCSend, roce.WRSendWithImm: roce.WCSend, roce.WRSendWithInv: roce.WCSend,
+	roce.WRBindMW: roce.WCBindMW, roce.WRRegMR: roce.WCRegMR, roce.WRLocalInv: roce.WCLocalInv,
 	roce.WRWrite: roce.WCWrite, roce.WRWriteWithImm: roce.WCWrite, roce.WRRead: roce.WCRead,
 	roce.WRAtomicFetAdd: roce.WCFetchAdd, roce.WRAtomicCmpSwp: roce.WCCompSwap, roce.WRAtomicWrite: roce.WCAtomicWrite, roce.WRFlush: roce.WCFlush,
 }
@@ -89,15 +96,20 @@ func (s *side) sendCompleted(wc *roce.WC) {
 // gives the buffers back.
 func (s *side) finished(r *request) {
 	r.done = true
+	if r.isLocal() {
+		r.grant.executed(r)
+		return
+	}
 	if r.isAtomic() {
 		s.found(r)
 	}
-	if at := r.local.holds(r.key, r.size); at >= 0 && !r.finds() {
+	if at := r.local.holds(r.key, 0, r.size); at >= 0 && !r.finds() {
 		s.w.fail("%v: %v: byte %d of the local buffer is wrong", s, r, at)
 	}
 	r.local.release() // scribbled over at once
 	r.local = nil
 	switch {
+	case s.lossy(): // see forget
 	case r.writes():
 		s.arrived(r)
 		s.freeRemote(r)
@@ -105,8 +117,7 @@ func (s *side) finished(r *request) {
 		if at := differs(r.remote.bytes(), r.key, 0); at >= 0 {
 			s.w.fail("%v: %v: byte %d of its source has changed", s, r, at)
 		}
-		r.remote.release()
-		r.held = false
+		r.giveBack()
 	}
 }
 
@@ -127,8 +138,7 @@ func (s *side) freeRemote(r *request) {
 		if at := differs(r.remote.bytes(), r.key, 0); at >= 0 {
 			s.w.fail("%v: %v: byte %d was changed later", s, r, at)
 		}
-		r.remote.release()
-		r.held = false
+		r.giveBack()
 	}
 }
 
@@ -158,6 +168,21 @@ func (s *side) claim(wc *roce.WC) *request {
 	return r
 }
 
+// completionOf is how the receive of a message completes.
+func (s *side) completionOf(id uint64, r *request) roce.WC {
+	wc := roce.WC{ID: id, Opcode: roce.WCRecv, QPN: s.qp.Num(), ByteLen: uint32(r.size), Solicited: r.flags&roce.Solicited != 0}
+	if r.writes() {
+		wc.Opcode = roce.WCRecvRDMAWithImm
+	}
+	if r.op == roce.WRSendWithImm || r.op == roce.WRWriteWithImm {
+		wc.Flags, wc.Imm = roce.WCWithImm, r.imm
+	}
+	if r.op == roce.WRSendWithInv {
+		wc.Flags, wc.Imm = roce.WCWithInv, r.rkey
+	}
+	return wc
+}
+
 // receiveCompleted takes the completion of a receive request.
 func (s *side) receiveCompleted(wc *roce.WC) {
 	r := s.claim(wc)
@@ -168,34 +193,33 @@ func (s *side) receiveCompleted(wc *roce.WC) {
 		s.w.fail("%v: receive %#x succeeded after an error", s, wc.ID)
 	}
 	r.received = true
-	want := roce.WC{ID: wc.ID, Opcode: roce.WCRecv, QPN: s.qp.Num(), ByteLen: uint32(r.size), Solicited: r.flags&roce.Solicited != 0}
-	n := r.size
+	want, n := s.completionOf(wc.ID, r), r.size
 	if r.writes() {
-		want.Opcode, n = roce.WCRecvRDMAWithImm, 0
-	}
-	if r.op != roce.WRSend {
-		want.Flags, want.Imm = roce.WCWithImm, r.imm
+		n = 0
 	}
 	got := *wc
 	got.SrcQP, got.VendorErr = 0, 0
 	if got != want {
 		s.w.fail("%v: %v was received as %+v, want %+v", s, r, *wc, want)
 	}
-	if at := r.recv.holds(r.key, n); at >= 0 {
+	if at := r.recv.holds(r.key, 0, n); at >= 0 {
 		s.w.fail("%v: %v: byte %d of the receive buffer is wrong", s, r, at)
 	}
 	s.freeReceive(r)
 	// IBTA 10.8.3.3: what was posted before it has been executed, READs apart.
-	for i := s.peer.completed; i <= r.index(); i++ {
-		switch before := s.peer.ops[i]; {
+	for _, before := range s.peer.ops[s.peer.completed:max(s.peer.completed, slices.Index(s.peer.ops, r)+1)] {
+		switch {
 		case before.writes():
 			s.peer.arrived(before)
 		case before.op == roce.WRAtomicWrite:
 			s.peer.written(before)
 		}
 	}
-	if r.writes() {
+	switch {
+	case r.writes():
 		s.peer.freeRemote(r)
+	case r.op == roce.WRSendWithInv:
+		s.invalidated(wc)
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package sim runs whole stacks in virtual time, in one goroutine: devices with
 // Config.Manual on an in-memory fabric that loses, repeats, reorders and damages
 // packets, and programs that post a random mix of requests and check everything
-// they can see. All of it follows from one number, the seed, so that a failing run
+// they can see: all operations of RC, UC and UD, from and to memory regions, windows,
+// fast registrations and multicast groups, over paths that change. All of it follows from one number, the seed, so that a failing run
 // can be repeated packet by packet:
 //
 //	go test ./test/sim -run TestSeeds -sim.seed=17 -sim.trace
@@ -12,14 +13,19 @@
 //
 // What is checked:
 //   - every request completes exactly once, successfully and in queue order;
+//   - a message of UC or UD that is received is whole, from its sender, and comes no
+//     more often than its packets do (unreliable.go);
 //   - every byte is right: contents depend on position and request, on both sides,
 //     and source buffers are overwritten as soon as their request has completed;
 //   - no other byte of a registered region ever changes;
+//   - keys open memory when their bind or registration has completed, to the peer
+//     until it or the owner has closed them (grants.go);
 //   - when a message is received, all WRITEs before it are in memory;
 //   - atomics are linearizable: one order of all of them explains what each found
 //     (atomics.go);
 //   - every packet that leaves is well formed, fits the path MTU, and keeps the
 //     rules of the wire that a peer could be hurt by (monitor.go);
+//   - no request notices that its connection migrates to another path (paths.go);
 //   - a connection that ends, for whatever reason, flushes what it has left and
 //     disturbs no other (failure.go);
 //   - nothing hangs: something is always due, and nothing takes a minute.

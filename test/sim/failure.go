@@ -104,8 +104,11 @@ func (w *world) misbehave() {
 	}
 }
 
-// cut reports whether a packet for this queue pair gets lost for good.
-func (w *world) isCut(to ib.QPN) bool {
+// isCut reports whether a packet for this queue pair, by this path, gets lost.
+func (w *world) isCut(to ib.QPN, srcPort uint16) bool {
+	if s := w.senders[to]; s != nil && s.cut && s.cutPort == port(srcPort) {
+		return true
+	}
 	f := &w.failing
 	return w.cfg.Failure == Cut && f.fired && (to == f.a.qp.Num() || to == f.b.qp.Num())
 }
@@ -113,7 +116,7 @@ func (w *world) isCut(to ib.QPN) bool {
 // drop removes from runs those that are cut off; a run is of one queue pair.
 func (w *world) drop(runs []netio.Run) (kept []netio.Run) {
 	for _, r := range runs {
-		if p, why := ib.Parse(r.Segment(0)); why != ib.OK || !w.isCut(p.DestQP()) {
+		if p, why := ib.Parse(r.Segment(0)); why != ib.OK || !w.isCut(p.DestQP(), r.SrcPort) {
 			kept = append(kept, r)
 		}
 	}
@@ -217,10 +220,10 @@ func (s *side) bury() error {
 		}
 		r.local.release()
 		if r.held {
-			r.remote.release()
+			r.giveBack()
 		}
 		r.recv.release()
-		r.local, r.recv, r.held = nil, nil, false
+		r.local, r.recv = nil, nil
 	}
 	return nil
 }

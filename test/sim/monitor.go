@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
@@ -20,6 +21,8 @@ type flow struct {
 	anyAcked bool
 	response ib.PSN // the last READ response, if more of the same answer follow
 	open     bool
+
+	arrived map[delivery]int // packets of UC and UD
 }
 
 // readRange is the PSNs of one READ REQUEST, or of an atomic or a FLUSH, which are
@@ -43,7 +46,10 @@ func (f *flow) find(p ib.PSN) *readRange {
 }
 
 // sent checks a packet that a node sends.
-func (w *world) checkSent(p *ib.Packet) error {
+func (w *world) checkSent(node int, p *ib.Packet) error {
+	if p.Info().DETH {
+		return w.byQPN[node][p.DETH().SrcQP].checkDatagram(p)
+	}
 	s := w.senders[p.DestQP()]
 	if s == nil {
 		return nil
@@ -64,19 +70,21 @@ func (s *side) checkRequest(p *ib.Packet) error {
 	switch {
 	case psn.After(f.next):
 		return fmt.Errorf("PSN %06x is sent before %06x", uint32(psn), uint32(f.next))
+	case psn.Before(f.next) && s.lossy():
+		return fmt.Errorf("UC sends PSN %06x once more", uint32(psn))
 	case psn.Before(f.next):
 		f.retrans++
 		if r := f.find(psn); answered(info.Op) && (r == nil || psn.Add(n-1) != r.last) {
 			return fmt.Errorf("READ of %d responses from %06x is not the rest of one before", n, uint32(psn))
 		}
 		return nil
-	case s.drain == drained:
+	case s.drain == drained && !s.lossy(): // UC is done with what waits for room in the socket
 		return fmt.Errorf("a new request from a drained send queue")
 	}
 	f.next = psn.Add(n)
 	if f.left == 0 {
 		f.message++
-		r := s.ops[f.message-1]
+		r := s.sent[f.message-1]
 		if f.left = r.size; r.isAtomic() {
 			f.left = len(p.Payload())
 		}
@@ -88,10 +96,10 @@ func (s *side) checkRequest(p *ib.Packet) error {
 			}
 		}
 	}
-	r := s.ops[f.message-1]
+	r := s.sent[f.message-1]
 	if info.RETH && !s.doomed && !r.isAtomic() {
 		h := p.RETH()
-		if at := r.remote.addr() + uint64(r.size-f.left); h.VA != at || h.RKey != r.remote.a.mr.RKey() {
+		if at := r.va + uint64(r.size-f.left); h.VA != at || h.RKey != r.rkey {
 			return fmt.Errorf("%v: address %#x, key %#x", r, h.VA, h.RKey)
 		}
 		if info.Op == ib.KindWrite && int(h.Length) != r.size {
@@ -107,11 +115,12 @@ func (s *side) checkRequest(p *ib.Packet) error {
 		f.left -= len(p.Payload())
 	}
 	end := info.Pos.Ends()
+	r.last = psn
 	solicited := end && r.flags&roce.Solicited != 0 && r.consumes()
 	switch {
 	case f.left < 0 || end != (f.left == 0) && info.Op != ib.KindReadRequest:
 		return fmt.Errorf("%v: %d bytes left after %s", r, f.left, info.Name)
-	case end && !p.AckReq():
+	case end && !p.AckReq() && !s.lossy():
 		return fmt.Errorf("%v: its last packet asks for no acknowledgement", r)
 	case p.Solicited() != solicited:
 		return fmt.Errorf("%v: solicited event bit %v in %s", r, p.Solicited(), info.Name)
@@ -168,10 +177,47 @@ func (s *side) checkResponse(p *ib.Packet) error {
 	return nil
 }
 
-// noteReceived looks at a packet that arrives.
-func (w *world) noteReceived(seg []byte) {
+// checkDatagram checks a datagram of s.
+func (s *side) checkDatagram(p *ib.Packet) error {
+	f, psn := &s.flow, p.PSN()
+	f.message++
+	r, dest := s.sent[f.message-1], s.peer.qp.Num()
+	if r.group {
+		dest = ib.MulticastQPN
+	}
+	switch solicited := r.flags&roce.Solicited != 0; {
+	case psn != f.next:
+		return fmt.Errorf("datagram with PSN %06x, next is %06x", uint32(psn), uint32(f.next))
+	case p.DestQP() != dest || p.DETH().QKey != qkey:
+		return fmt.Errorf("%v goes to queue pair %06x, Q_Key %#x", r, uint32(p.DestQP()), p.DETH().QKey)
+	case len(p.Payload()) != r.size || p.Solicited() != solicited:
+		return fmt.Errorf("%v: %d bytes, solicited event bit %v", r, len(p.Payload()), p.Solicited())
+	}
+	r.last, f.next = psn, psn.Add(1)
+	return nil
+}
+
+// noteReceived looks at a packet that arrives at a node.
+func (w *world) noteReceived(node int, src netip.Addr, seg []byte) {
 	p, why := ib.Parse(seg)
-	if why != ib.OK || p.Info().Op != ib.KindReadResponse && p.Info().Op != ib.KindAtomicAck {
+	if why != ib.OK {
+		return
+	}
+	from := w.senders[p.DestQP()]
+	if p.Info().DETH {
+		for _, n := range w.nodes {
+			if n.addr == src {
+				from = w.byQPN[n.i][p.DETH().SrcQP]
+			}
+		}
+	}
+	if from != nil && from.lossy() {
+		if from.flow.arrived == nil {
+			from.flow.arrived = map[delivery]int{}
+		}
+		from.flow.arrived[delivery{node, p.PSN()}]++
+	}
+	if p.Info().Op != ib.KindReadResponse && p.Info().Op != ib.KindAtomicAck {
 		return
 	}
 	if peer := w.senders[p.DestQP()]; peer != nil {

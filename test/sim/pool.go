@@ -4,14 +4,18 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 )
 
-// pool is a shared receive queue of a node, and the program that keeps it filled.
-// Any message may take any of its receives, so each has room for the longest.
+// pool is a receive queue of which nobody knows which message takes which receive,
+// and the program that keeps it filled: a shared one of a node, or that of a side of
+// UC or UD, where messages get lost. So each receive has room for the longest.
 type pool struct {
 	n       *node
-	srq     *roce.SRQ
+	srq     *roce.SRQ // nil if it is the receive queue of one side
+	post    func(...roce.RecvWR) error
+	room    int // bytes of a receive, about
 	arenas  []*arena
 	sge     int                // segments of a receive
 	target  int                // receives to keep posted
@@ -24,14 +28,32 @@ type pool struct {
 // newPool makes the shared queue of a node.
 func (n *node) newPool() error {
 	rng := n.w.rng
-	p := &pool{n: n, sge: 1 + rng.IntN(4), target: 2 + rng.IntN(6), posted: map[uint64]scatter{}}
+	p := &pool{n: n, sge: 1 + rng.IntN(4), target: 2 + rng.IntN(6), posted: map[uint64]scatter{}, room: n.w.cfg.MaxSize}
 	var err error
-	if p.arenas, err = n.newArenas(); err != nil {
+	if p.arenas, err = n.newArenas(n.w.cfg.Arena); err != nil {
 		return err
 	}
 	p.srq, err = n.pd.CreateSRQ(roce.SRQConfig{MaxWR: 8, MaxSGE: p.sge})
+	p.post = p.srq.PostRecv
 	n.pool = p
 	return err
+}
+
+// newPool makes the receives of a side of UC or UD. Some are too short, and wait for
+// a message that fits.
+func (s *side) newPool() {
+	rng := s.w.rng
+	room := lossyMax
+	if s.typ == roce.UD {
+		room = ib.GRHSize + s.mtu.Bytes()
+	}
+	if rng.IntN(4) == 0 {
+		room = max(ib.GRHSize, room/2)
+	}
+	s.pool = &pool{
+		n: s.n, post: s.qp.PostRecv, room: room, arenas: s.arenas, posted: map[uint64]scatter{},
+		sge: 1 + rng.IntN(s.qpCap.MaxRecvSGE), target: min(1+rng.IntN(8), s.qpCap.MaxRecvWR),
+	}
 }
 
 // queue returns the queue, nil for no pool.
@@ -56,7 +78,7 @@ func (p *pool) act() (busy bool) {
 		return false
 	}
 	w, rng := p.n.w, p.n.w.rng
-	if rng.IntN(4) == 0 {
+	if p.srq != nil && rng.IntN(4) == 0 {
 		a := roce.SRQAttr{MaxWR: 8 << rng.IntN(3), Limit: rng.IntN(p.target + 1)}
 		if err := p.srq.Modify(a, roce.SRQMaxWR|roce.SRQLimit); err != nil {
 			w.fail("node %d: shared queue: %v", p.n.i, err)
@@ -64,7 +86,7 @@ func (p *pool) act() (busy bool) {
 		p.limited = a.Limit > 0
 	}
 	for n := 1 + rng.IntN(p.target); n > 0 && len(p.posted) < p.target; n-- {
-		buf, ok := allocScatter(rng, p.arenas, w.cfg.MaxSize+rng.IntN(100), 1+rng.IntN(p.sge))
+		buf, ok := allocScatter(rng, p.arenas, p.room+rng.IntN(100), 1+rng.IntN(p.sge))
 		if !ok {
 			break
 		}
@@ -72,8 +94,8 @@ func (p *pool) act() (busy bool) {
 		p.next++
 		p.posted[id] = buf
 		w.trace.add(event{at: w.now, node: p.n.i, what: "pool", n: len(p.posted), sum: id})
-		if err := p.srq.PostRecv(roce.RecvWR{ID: id, SGE: buf.sges()}); err != nil {
-			w.fail("node %d: shared queue: %v", p.n.i, err)
+		if err := p.post(roce.RecvWR{ID: id, SGE: buf.sges()}); err != nil {
+			w.fail("node %d: post receive %#x: %v", p.n.i, id, err)
 		}
 		busy = true
 	}
@@ -90,9 +112,11 @@ func (p *pool) take(s *side, wc *roce.WC) (buf scatter, ok bool) {
 	buf, ok = p.posted[wc.ID]
 	switch {
 	case !ok:
-		p.n.w.fail("%v: receive %#x of the shared queue completed, but is not posted", s, wc.ID)
+		p.n.w.fail("%v: receive %#x of the pool completed, but is not posted", s, wc.ID)
 	case wc.ID < s.nextShared:
 		p.n.w.fail("%v: receive %#x of the shared queue completed after a later one", s, wc.ID)
+	case p.srq == nil && wc.ID != s.nextShared:
+		p.n.w.fail("%v: receive %#x completed, but next is %#x", s, wc.ID, s.nextShared)
 	}
 	delete(p.posted, wc.ID)
 	s.nextShared = wc.ID + 1

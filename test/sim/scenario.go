@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
 )
 
@@ -21,11 +22,13 @@ type Config struct {
 	Window   int // see roce.Config
 	Fabric   int // receive buffer of each node in bytes, 0 for the default
 	Faults   netio.Faults
-	Block    float64 // share of sends that find the socket full
-	Drain    bool    // programs drain their send queue (SQD) now and then
-	Lives    int     // so many connections, one after the other, in each place
-	Shared   bool    // half of the queue pairs receive from a queue that those of their node share
-	Failure  Failure // of the first connection
+	Block    float64       // share of sends that find the socket full
+	Drain    bool          // programs drain their send queue (SQD) now and then
+	Lives    int           // so many connections, one after the other, in each place
+	Services []roce.QPType // of connections, each as often as it stands here
+	Shared   bool          // half of the queue pairs receive from a queue that those of their node share
+	Roam     bool          // connections migrate to other paths and back
+	Failure  Failure       // of the first connection
 
 	hooks hooks
 }
@@ -69,6 +72,8 @@ func Scenario(seed uint64) Config {
 		c.Conns = 1
 	}
 	c.Shared = rng.IntN(3) == 0
+	c.Roam = rng.IntN(3) == 0
+	c.Services = []roce.QPType{roce.RC, roce.RC, roce.RC, roce.UC, roce.UD}
 	return c
 }
 

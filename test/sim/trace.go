@@ -96,7 +96,7 @@ func (b *traced) Send(now time.Duration, runs []netio.Run) (int, error) {
 			p, why := ib.Parse(seg)
 			if why != ib.OK {
 				b.w.fail("node %d sent a malformed packet: %v", b.node, why)
-			} else if err := b.w.checkSent(&p); err != nil {
+			} else if err := b.w.checkSent(b.node, &p); err != nil {
 				b.w.fail("node %d to queue pair %06x: %w", b.node, uint32(p.DestQP()), err)
 			} else if limit := b.w.mtu[p.DestQP()]; len(p.Payload()) > limit {
 				b.w.fail("node %d sent %d bytes of payload, the path MTU is %d", b.node, len(p.Payload()), limit)
@@ -137,7 +137,7 @@ func (b *traced) Recv(now time.Duration, dst []netio.Received) (int, error) {
 		for k := range r.Segments() {
 			b.w.received++
 			b.w.note("rx", b.node, r.Segment(k))
-			b.w.noteReceived(r.Segment(k))
+			b.w.noteReceived(b.node, r.Src.Addr(), r.Segment(k))
 		}
 	}
 	return n, err

@@ -11,7 +11,6 @@ import (
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
-	"github.com/goroce/goroce/transport"
 )
 
 const (
@@ -37,6 +36,11 @@ type Result struct {
 	Blocked   int // sends that found the socket full
 	Drains    int
 	Limits    int // limit events of shared receive queues
+	Heard     int // messages that UC and UD delivered, and did not
+	Unheard   int
+	Migrated  int    // to another path
+	Granted   int    // requests through grants
+	Late      uint64 // READs that were asked for again when they could not be answered
 	// Statuses counts those of requests of a connection that failed, besides
 	// success and flushed.
 	Statuses map[roce.WCStatus]int
@@ -54,27 +58,13 @@ type world struct {
 	trace trace
 	res   Result
 
-	senders map[ib.QPN]*side // who sends to a queue pair
+	senders map[ib.QPN]*side // who sends to a queue pair of RC or UC
+	group   netip.Addr       // multicast
 	failing failing
 	noWait  context.Context // has ended
 
 	sent, received int
 	err            error // the first thing that went wrong
-}
-
-// node is one device and the memory of the programs on it.
-type node struct {
-	w      *world
-	i      int
-	addr   netip.Addr
-	dev    *roce.Device
-	pd     *roce.PD
-	cq     *roce.CQ
-	be     *traced
-	arenas []*arena
-	pool   *pool // or nil
-	words  words
-	next   time.Duration // when the device wants to run again
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
@@ -227,6 +217,11 @@ func (w *world) pending() (s string) {
 func (w *world) open() error {
 	fabric := netio.NewFabric()
 	fabric.RecvBuffer = w.cfg.Fabric
+	w.group = netip.MustParseAddr("239.7.7.7")
+	if w.cfg.IPv6 {
+		w.group = netip.MustParseAddr("ff15::7")
+	}
+	w.mtu[ib.MulticastQPN] = ib.MTU4096.Bytes()
 	for i := range w.cfg.Nodes {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
 		if w.cfg.IPv6 {
@@ -249,48 +244,6 @@ func (w *world) open() error {
 		}
 	}
 	return nil
-}
-
-func (n *node) open(be netio.Backend) (err error) {
-	w := n.w
-	n.dev, err = roce.Open(roce.Config{
-		Backend: be, Manual: true, Window: w.cfg.Window,
-		Clock: func() time.Duration { return w.now },
-		Rand:  rand.NewChaCha8([32]byte{byte(w.cfg.Seed), byte(w.cfg.Seed >> 8), byte(w.cfg.Seed >> 16), byte(n.i)}),
-	})
-	if err != nil {
-		return err
-	}
-	if n.pd, err = n.dev.AllocPD(); err != nil {
-		return err
-	}
-	if n.cq, err = n.dev.CreateCQ(4096); err != nil {
-		return err
-	}
-	if n.arenas, err = n.newArenas(); err != nil {
-		return err
-	}
-	if w.cfg.Shared { // these programs are about receives
-		return n.newPool()
-	}
-	return n.newWords()
-}
-
-// newArenas registers memory in one to three regions.
-func (n *node) newArenas() (l []*arena, err error) {
-	w := n.w
-	regions := 1 + w.rng.IntN(3)
-	for range regions {
-		skew := w.rng.IntN(8)
-		a := newArena(make([]byte, w.cfg.Arena/regions+skew)[skew:], w.rng.Uint64())
-		iova := w.rng.Uint64() >> 1 >> w.rng.IntN(30) // not the real address: it differs from run to run
-		a.mr, err = n.pd.RegisterMR(a.buf, roce.LocalWrite|roce.RemoteRead|roce.RemoteWrite, roce.IOVA(iova))
-		if err != nil {
-			return nil, err
-		}
-		l = append(l, a)
-	}
-	return l, nil
 }
 
 // close checks what must hold at the end, and takes everything down.
@@ -318,6 +271,7 @@ func (w *world) close() error {
 		c := n.dev.Counters()
 		w.res.Retrans += c["retransmitted_pkts"]
 		w.res.Timeouts += c["local_ack_timeout_err"]
+		w.res.Late += c["drop_no_resource"]
 		w.res.RNRs += c["send_rnr_err"]
 		if err := n.close(); err != nil {
 			return fmt.Errorf("node %d: %w", n.i, err)
@@ -325,73 +279,6 @@ func (w *world) close() error {
 	}
 	if w.res.Retrans != retrans && w.cfg.Failure != Cut {
 		return fmt.Errorf("%d packets counted as sent again, but it were %d", w.res.Retrans, retrans)
-	}
-	return nil
-}
-
-func (n *node) close() error {
-	n.events()
-	if err := closeArenas(n.arenas, false); err != nil {
-		return err
-	}
-	if n.pool != nil {
-		if err := n.pool.close(); err != nil {
-			return err
-		}
-	}
-	if err := n.words.close(); err != nil {
-		return err
-	}
-	if err := n.cq.Destroy(); err != nil {
-		return err
-	}
-	if err := n.pd.Dealloc(); err != nil {
-		return err
-	}
-	return n.dev.Close()
-}
-
-// events takes the asynchronous events of a device.
-func (n *node) events() {
-	for {
-		ev, err := n.dev.NextEvent(n.w.noWait)
-		if err != nil {
-			return
-		}
-		var s *side
-		if ev.QP != nil {
-			s = n.w.byQPN[n.i][ev.QP.Num()]
-		}
-		switch {
-		case s != nil && ev.Type == roce.EventSQDrained && s.drain == draining:
-			s.drain = drained
-			s.resumeAt = n.w.now + time.Duration(n.w.rng.IntN(300_000))
-		case ev.SRQ != nil && ev.Type == roce.EventSRQLimit:
-			n.pool.limitReached()
-		case s != nil && s.doomed:
-			s.lastWQE = s.lastWQE || ev.Type == roce.EventQPLastWQE && s.pool != nil
-		case ev.Type != transport.EventCommEst:
-			n.w.fail("node %d: event %v", n.i, ev.Type)
-		}
-	}
-}
-
-// closeArenas checks that all memory holds guard bytes, and deregisters it unless
-// that was done.
-func closeArenas(l []*arena, deregistered bool) error {
-	for i, a := range l {
-		if at := a.intact(); at >= 0 {
-			return fmt.Errorf("byte %d of region %d was overwritten", at, i)
-		}
-		if len(a.free) != 1 {
-			return fmt.Errorf("region %d is not free at the end: %v", i, a.free)
-		}
-		if deregistered {
-			continue
-		}
-		if err := a.mr.Deregister(); err != nil {
-			return err
-		}
 	}
 	return nil
 }

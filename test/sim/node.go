@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport"
+)
+
+// node is one device and the memory of the programs on it.
+type node struct {
+	w      *world
+	i      int
+	addr   netip.Addr
+	dev    *roce.Device
+	pd     *roce.PD
+	pd2    *roce.PD // where regions are on their way to another key
+	cq     *roce.CQ
+	be     *traced
+	arenas []*arena
+	pool   *pool // or nil
+	words  words
+	next   time.Duration // when the device wants to run again
+}
+
+func (n *node) open(be netio.Backend) (err error) {
+	w := n.w
+	n.dev, err = roce.Open(roce.Config{
+		Backend: be, Manual: true, Window: w.cfg.Window,
+		Clock: func() time.Duration { return w.now },
+		Rand:  rand.NewChaCha8([32]byte{byte(w.cfg.Seed), byte(w.cfg.Seed >> 8), byte(w.cfg.Seed >> 16), byte(n.i)}),
+	})
+	if err != nil {
+		return err
+	}
+	if n.pd, err = n.dev.AllocPD(); err != nil {
+		return err
+	}
+	if n.pd2, err = n.dev.AllocPD(); err != nil {
+		return err
+	}
+	if n.cq, err = n.dev.CreateCQ(4096); err != nil {
+		return err
+	}
+	if n.arenas, err = n.newArenas(w.cfg.Arena); err != nil {
+		return err
+	}
+	if w.cfg.Shared {
+		if err := n.newPool(); err != nil {
+			return err
+		}
+	}
+	return n.newWords()
+}
+
+// newArenas registers about size bytes of memory in one to three regions.
+func (n *node) newArenas(size int) (l []*arena, err error) {
+	w := n.w
+	regions := 1 + w.rng.IntN(3)
+	for range regions {
+		skew := w.rng.IntN(8)
+		a := newArena(make([]byte, size/regions+skew)[skew:], w.rng.Uint64())
+		iova := w.rng.Uint64() >> 1 >> w.rng.IntN(30) // not the real address: it differs from run to run
+		a.mr, err = n.pd.RegisterMR(a.buf, roce.LocalWrite|roce.RemoteRead|roce.RemoteWrite|roce.MWBind, roce.IOVA(iova))
+		if err != nil {
+			return nil, err
+		}
+		l = append(l, a)
+	}
+	return l, nil
+}
+
+func (n *node) close() error {
+	n.events()
+	if err := closeArenas(n.arenas, false); err != nil {
+		return err
+	}
+	if n.pool != nil {
+		if err := n.pool.close(); err != nil {
+			return err
+		}
+	}
+	if err := n.words.close(); err != nil {
+		return err
+	}
+	if err := n.cq.Destroy(); err != nil {
+		return err
+	}
+	if err := errors.Join(n.pd.Dealloc(), n.pd2.Dealloc()); err != nil {
+		return err
+	}
+	return n.dev.Close()
+}
+
+// events takes the asynchronous events of a device.
+func (n *node) events() {
+	for {
+		ev, err := n.dev.NextEvent(n.w.noWait)
+		if err != nil {
+			return
+		}
+		var s *side
+		if ev.QP != nil {
+			s = n.w.byQPN[n.i][ev.QP.Num()]
+		}
+		switch {
+		case s != nil && ev.Type == roce.EventSQDrained && s.drain == draining:
+			s.drain = drained
+			s.resumeAt = n.w.now + time.Duration(n.w.rng.IntN(300_000))
+		case ev.SRQ != nil && ev.Type == roce.EventSRQLimit:
+			n.pool.limitReached()
+		case s != nil && ev.Type == roce.EventPathMig && s.roams:
+			n.w.res.Migrated++
+		case s != nil && s.doomed:
+			s.lastWQE = s.lastWQE || ev.Type == roce.EventQPLastWQE && s.pool != nil
+		case ev.Type != transport.EventCommEst:
+			n.w.fail("node %d: event %v", n.i, ev.Type)
+		}
+	}
+}
+
+// closeArenas checks that all memory holds guard bytes, and deregisters it unless
+// that was done.
+func closeArenas(l []*arena, deregistered bool) error {
+	for i, a := range l {
+		if at := a.intact(); at >= 0 {
+			return fmt.Errorf("byte %d of region %d was overwritten", at, i)
+		}
+		if len(a.free) != 1 {
+			return fmt.Errorf("region %d is not free at the end: %v", i, a.free)
+		}
+		if deregistered {
+			continue
+		}
+		if err := a.mr.Deregister(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
