@@ -217,39 +217,3 @@ func TestAtomicsAreLinearizable(t *testing.T) {
 		t.Errorf("the sum is %d, want %d", got, (clients+1)*each)
 	}
 }
-
-// TestAtomicsAllocateNothing in post, poll and packet handling.
-func TestAtomicsAllocateNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	a, b := udpPair(t, roce.Config{}, rocetest.Options{})
-	wrs := []roce.SendWR{
-		{Opcode: roce.WRAtomicFetAdd, SGE: []roce.SGE{a.MR.SGE(0, 8)}, CompareAdd: 1},
-		{Opcode: roce.WRAtomicCmpSwp, SGE: []roce.SGE{a.MR.SGE(0, 8)}},
-		{Opcode: roce.WRAtomicWrite, SGE: []roce.SGE{a.MR.SGE(0, 8)}},
-		{Opcode: roce.WRFlush, Flags: roce.Signaled, Flush: roce.Flush{Placement: roce.PlaceGlobal, Length: 8}},
-	}
-	for i := range wrs {
-		wrs[i].RemoteAddr, wrs[i].RKey = b.MR.Addr(), b.MR.RKey()
-	}
-	wc := make([]roce.WC, 8)
-	round := func() {
-		if err := a.QP.PostSend(wrs...); err != nil {
-			t.Fatal(err)
-		}
-		for n := 0; n == 0; {
-			b.CQ.Poll(wc)
-			var err error
-			if n, err = a.CQ.Poll(wc); err != nil || n > 0 && wc[0].Status != roce.WCSuccess {
-				t.Fatal(err, wc[0].Status)
-			}
-		}
-	}
-	for range 100 {
-		round()
-	}
-	if n := testing.AllocsPerRun(200, round); n != 0 {
-		t.Errorf("%v allocations per round", n)
-	}
-}

@@ -2,10 +2,8 @@ package roce_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/rocetest"
@@ -369,38 +367,5 @@ func TestZeroBasedRegion(t *testing.T) {
 	p.write(5, mr.RKey(), "zero", roce.WCSuccess)
 	if got := string(p.buf[5:9]); mr.Addr() != 0 || got != "zero" {
 		t.Errorf("address %#x, %q in memory", mr.Addr(), got)
-	}
-}
-
-// Posting and executing local operations allocates nothing.
-func TestLocalOperationsAllocate0(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	p := newWindowPair(t)
-	w := p.window(roce.MWType2B)
-	list := []roce.SendWR{
-		{Opcode: roce.WRBindMW, MW: w, RKey: w.RKey(), MR: p.mr, Addr: p.mr.Addr(), Length: 8},
-		{Opcode: roce.WRLocalInv, InvalidateRKey: w.RKey(), Flags: roce.Signaled},
-	}
-	var wc [1]roce.WC
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if n := testing.AllocsPerRun(100, func() {
-		if err := p.b.QP.PostSend(list...); err != nil {
-			t.Fatal(err)
-		}
-		for {
-			if n, err := p.b.CQ.Poll(wc[:]); err != nil || ctx.Err() != nil {
-				t.Fatal(err, ctx.Err())
-			} else if n == 1 {
-				break
-			}
-		}
-		if wc[0].Status != roce.WCSuccess {
-			t.Fatal(wc[0].Status)
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }

@@ -367,29 +367,6 @@ func (h hideIDs) Recv(now time.Duration, dst []netio.Received) (int, error) {
 	return n, err
 }
 
-// TestPostDatagramAllocatesNothing: posting, moving and polling a datagram.
-func TestPostDatagramAllocatesNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	for _, addrs := range [][]string{{"10.0.0.1", "10.0.0.2"}, {"2001:db8::1", "2001:db8::2"}} {
-		ends := datagrams(t, addrs, roce.QPConfig{}, nil)
-		a, b := ends[0], ends[1]
-		recv := roce.RecvWR{SGE: []roce.SGE{b.MR.SGE(0, 200)}}
-		send := roce.SendWR{Opcode: roce.WRSend, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, 100)}, AH: handle(t, a, b), RemoteQPN: b.QP.Num(), QKey: 0x11111111}
-		wcs := make([]roce.WC, 4)
-		round := func() {
-			must(t, b.QP.PostRecv(recv))
-			must(t, a.QP.PostSend(send))
-			pollOne(t, wcs, a.CQ, b.CQ)
-		}
-		round()
-		if n := testing.AllocsPerRun(200, round); n >= 1 {
-			t.Errorf("%v: %v allocations per datagram", addrs, n)
-		}
-	}
-}
-
 // TestServicesOfQueuePairs: which kinds there are.
 func TestServicesOfQueuePairs(t *testing.T) {
 	a, _ := rocetest.Pair(t)

@@ -276,28 +276,6 @@ func TestSRQConfigErrors(t *testing.T) {
 	}
 }
 
-// TestSRQNoAllocations: posting to a shared queue and taking from it allocate
-// nothing.
-func TestSRQNoAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	a, b := udpPair(t, roce.Config{}, rocetest.Options{})
-	s := shareBetween(t, 1, a, b, roce.SRQConfig{})
-	send := []roce.SendWR{{Opcode: roce.WRSend, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, 10000)}}}
-	recv := []roce.RecvWR{{SGE: []roce.SGE{b.MR.SGE(0, 5000), b.MR.SGE(5000, 5000)}}}
-	wc := make([]roce.WC, 1)
-	round := func() {
-		s.srq.PostRecv(recv...)
-		s.qps[0][0].PostSend(send...)
-		pollOne(t, wc, a.CQ, b.CQ)
-	}
-	round()
-	if n := testing.AllocsPerRun(200, round); n > 0 {
-		t.Errorf("%v allocations per round", n)
-	}
-}
-
 // TestSRQConcurrent: several connections under loss receive from one queue while
 // others post, arm and resize: every message is received once, none is lost or
 // exchanged.
