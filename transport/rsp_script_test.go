@@ -391,6 +391,12 @@ func (w *rspWorld) action(line string) {
 	case "close-srq": // destroy the shared receive queue of XRC with that number
 		w.srqs[ib.QPN(num(1))].Closed = true
 		delete(w.srqs, ib.QPN(num(1)))
+	case "state": // of that name, without what Modify does
+		for s := Reset; s <= Err; s++ {
+			if s.String() == f[1] {
+				w.q.become(s)
+			}
+		}
 	case "err": // as Modify to ERR
 		w.q.fail(w.now, noEvent)
 	case "word": // the application sets a word
