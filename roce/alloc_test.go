@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/rocetest"
 )
@@ -13,7 +14,9 @@ import (
 type allocRig struct {
 	t    *testing.T
 	a, b *rocetest.Endpoint
-	mr   *roce.MR // of b, with MWBind
+	recv func(...roce.RecvWR) error // posts to b
+	srqn ib.QPN                     // of XRC
+	mr   *roce.MR                   // of b, with MWBind
 	wc   []roce.WC
 }
 
@@ -54,7 +57,7 @@ func simple(recv bool, wr roce.SendWR) func(r *allocRig) func() {
 		if n := payload(&wr); n > 0 && wr.Data == nil {
 			wr.SGE = []roce.SGE{r.a.MR.SGE(0, n/2), r.a.MR.SGE(1000, n-n/2)}
 		}
-		wr.RemoteAddr, wr.RKey = r.b.MR.Addr(), r.b.MR.RKey()
+		wr.RemoteAddr, wr.RKey, wr.RemoteSRQN = r.b.MR.Addr(), r.b.MR.RKey(), r.srqn
 		return send(r, recv, []roce.SendWR{wr})
 	}
 }
@@ -78,7 +81,7 @@ func send(r *allocRig, recv bool, list []roce.SendWR) func() {
 		recvs, m = nil, 0
 	}
 	return func() {
-		must(r.t, r.b.QP.PostRecv(recvs...))
+		must(r.t, r.recv(recvs...))
 		must(r.t, r.a.QP.PostSend(list...))
 		r.wait(1, m)
 	}
@@ -187,6 +190,13 @@ func TestNothingAllocates(t *testing.T) {
 		{"bind 2B and local invalidate", roce.UC, window(roce.MWType2B, false)},
 		{"bind 1", roce.UC, window1},
 		{"fast registration", roce.UC, fastReg},
+		{"SEND", roce.XRCSend, simple(true, roce.SendWR{Opcode: roce.WRSend})},
+		{"SEND with immediate", roce.XRCSend, simple(true, roce.SendWR{Opcode: roce.WRSendWithImm})},
+		{"WRITE", roce.XRCSend, simple(false, roce.SendWR{Opcode: roce.WRWrite})},
+		{"WRITE with immediate", roce.XRCSend, simple(true, roce.SendWR{Opcode: roce.WRWriteWithImm})},
+		{"READ", roce.XRCSend, simple(false, roce.SendWR{Opcode: roce.WRRead})},
+		{"FetchAdd", roce.XRCSend, simple(false, roce.SendWR{Opcode: roce.WRAtomicFetAdd, CompareAdd: 1})},
+		{"CmpSwap", roce.XRCSend, simple(false, roce.SendWR{Opcode: roce.WRAtomicCmpSwp})},
 		{"SEND", roce.UD, datagram(roce.WRSend)},
 		{"SEND with immediate", roce.UD, datagram(roce.WRSendWithImm)},
 	} {
@@ -208,11 +218,21 @@ func (row *allocRow) warm(r *allocRig) func() {
 
 func newAllocRig(t *testing.T, typ roce.QPType, da, db *roce.Device) *allocRig {
 	o := rocetest.Options{QP: roce.QPConfig{Type: typ, MaxInline: 512}, Memory: 64 << 10}
+	if typ == roce.XRCSend {
+		o.QP.Type = roce.RC // not used
+	}
 	r := &allocRig{t: t, a: rocetest.New(t, da, o), b: rocetest.New(t, db, o), wc: make([]roce.WC, 8)}
-	if typ == roce.UD {
+	r.recv = r.b.QP.PostRecv
+	switch typ {
+	case roce.XRCSend:
+		x := xrcDomain(t, r.b)
+		q := newXRCQueue(t, db, x, roce.SRQConfig{})
+		r.a.QP, _ = xrcPair(t, r.a, r.b, x)
+		r.b.CQ, r.b.MR, r.recv, r.srqn = q.CQ, q.MR, q.srq.PostRecv, q.srq.Num()
+	case roce.UD:
 		must(t, r.a.QP.Activate(mcastQKey))
 		must(t, r.b.QP.Activate(mcastQKey))
-	} else {
+	default:
 		rocetest.Connect(t, r.a, r.b, roce.Conn{AckTimeout: time.Second, SourcePort: 0xd000})
 	}
 	var err error

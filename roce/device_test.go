@@ -37,18 +37,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// pollOne polls until a completion has come, and allocates nothing.
-func pollOne(t testing.TB, wcs []roce.WC, cqs ...*roce.CQ) {
-	t.Helper()
-	for _, cq := range cqs {
-		for n := 0; n == 0; {
-			var err error
-			n, err = cq.Poll(wcs)
-			must(t, err)
-		}
-	}
-}
-
 // TestOperations: each RC operation arrives, completes on both sides as verbs say,
 // and leaves every byte in place.
 func TestOperations(t *testing.T) {
