@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/netip"
@@ -83,16 +84,9 @@ func ExampleOpen() {
 	// roce: Addr is invalid IP: give a local address, or a Peer whose route decides it
 }
 
-// A device over an in-memory network, for tests.
+// A queue has room for at least what was asked for.
 func ExampleDevice_CreateCQ() {
-	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.1:4791"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	dev, err := roce.Open(roce.Config{Backend: be})
-	if err != nil {
-		log.Fatal(err)
-	}
+	dev, _, _ := exampleDevice()
 	defer dev.Close()
 	cq, err := dev.CreateCQ(100)
 	if err != nil {
@@ -103,24 +97,24 @@ func ExampleDevice_CreateCQ() {
 	// 128
 }
 
-func ExamplePD_CreateQP() {
-	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.1:4791"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	dev, err := roce.Open(roce.Config{Backend: be})
-	if err != nil {
-		log.Fatal(err)
-	}
+// A domain that is still used is not freed.
+func ExampleDevice_AllocPD() {
+	dev, pd, _ := exampleDevice()
 	defer dev.Close()
-	pd, err := dev.AllocPD()
+	mr, err := pd.RegisterMR(make([]byte, 8), roce.LocalWrite)
 	if err != nil {
 		log.Fatal(err)
 	}
-	cq, err := dev.CreateCQ(16)
-	if err != nil {
-		log.Fatal(err)
-	}
+	fmt.Println(errors.Is(pd.Dealloc(), roce.ErrBusy))
+	fmt.Println(mr.Deregister(), pd.Dealloc())
+	// Output:
+	// true
+	// <nil> <nil>
+}
+
+func ExamplePD_CreateQP() {
+	dev, pd, cq := exampleDevice()
+	defer dev.Close()
 	qp, err := pd.CreateQP(roce.QPConfig{SendCQ: cq, MaxSendWR: 100, MaxSendSGE: 2})
 	if err != nil {
 		log.Fatal(err)
@@ -132,19 +126,8 @@ func ExamplePD_CreateQP() {
 }
 
 func ExamplePD_RegisterMR() {
-	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.1:4791"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	dev, err := roce.Open(roce.Config{Backend: be})
-	if err != nil {
-		log.Fatal(err)
-	}
+	dev, pd, _ := exampleDevice()
 	defer dev.Close()
-	pd, err := dev.AllocPD()
-	if err != nil {
-		log.Fatal(err)
-	}
 	// Peers name the first byte by address 0x1000.
 	mr, err := pd.RegisterMR(make([]byte, 512), roce.LocalWrite|roce.RemoteRead, roce.IOVA(0x1000))
 	if err != nil {

@@ -40,6 +40,20 @@ func ExampleNewFabric() {
 	// Output: 1 received, <nil>
 }
 
+// An address belongs to one backend at a time.
+func ExampleFabric_Open() {
+	fabric, addr := netio.NewFabric(), netip.MustParseAddrPort("10.0.0.1:4791")
+	a, _ := fabric.Open(addr)
+	_, err := fabric.Open(addr)
+	fmt.Println(err)
+	a.Close()
+	_, err = fabric.Open(addr)
+	fmt.Println(err)
+	// Output:
+	// listen on UDP 10.0.0.1:4791: the address is in use on this fabric
+	// <nil>
+}
+
 func ExampleListenUDP() {
 	// An address that is not ours shows the error; one that is needs no
 	// privileges.
