@@ -81,6 +81,10 @@ func newSlots(n int) *slots {
 // unless Config.Rand is not: mix.
 func (h *slots) home(index uint32) int { return int(index * 0x9e3779b1 >> h.shift) }
 
+// Len returns the number of regions and windows. It must not run beside a method
+// that makes or removes something.
+func (t *Table) Len() int { return t.live }
+
 // find returns the object that a key names by its upper 24 bits, or nil.
 func (t *Table) find(key uint32) *object {
 	index := key >> 8

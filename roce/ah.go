@@ -25,8 +25,8 @@ type AH struct {
 // and the source port mean something. The error is a *ConfigError.
 func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 	d := p.dev
-	if d.closed.Load() {
-		return nil, ErrClosed
+	if err := d.gone(); err != nil {
+		return nil, err
 	}
 	if err := d.checkAV("AV", &av); err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 		return nil, &ConfigError{"AV.DGID", av.DGID, "the IP address of a host or a multicast group is needed"}
 	}
 	a := &AH{pd: p, av: av, path: av.Path()}
-	if err := d.ahs.add(a); err != nil {
+	if err := d.ahs.add(a, d.cfg.Limits.MaxAH); err != nil {
 		return nil, err
 	}
 	p.refs.Add(1)
@@ -94,6 +94,7 @@ func (a *AH) Destroy() error {
 // beside a writer. It implements transport.AHs.
 type ahTable struct {
 	mu    sync.Mutex // serialises writers; a leaf
+	live  int        // handles
 	free  []uint32   // numbers for free slots
 	slots atomic.Pointer[[]atomic.Pointer[AH]]
 }
@@ -104,13 +105,17 @@ const (
 	maxAH      = 1 << ahSlotBits
 )
 
-// add gives a its number. Old slots are reused last, so that a number comes back
-// late.
-func (t *ahTable) add(a *AH) error {
+// add gives a its number, if there are fewer than limit, which is at most maxAH. Old
+// slots are reused last, so that a number comes back late.
+func (t *ahTable) add(a *AH, limit int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.free) == 0 && !t.grow() {
-		return fmt.Errorf("roce: the device has %d address handles, the most it may have", maxAH)
+	if t.live >= limit {
+		return &LimitError{"MaxAH", limit, "address handles"}
+	}
+	t.live++
+	if len(t.free) == 0 {
+		t.grow()
 	}
 	a.num = t.free[0]
 	t.free = t.free[1:]
@@ -119,13 +124,10 @@ func (t *ahTable) add(a *AH) error {
 }
 
 // grow doubles the table. Those who look at the old slots see what was there.
-func (t *ahTable) grow() bool {
+func (t *ahTable) grow() {
 	var old []atomic.Pointer[AH]
 	if p := t.slots.Load(); p != nil {
 		old = *p
-	}
-	if len(old) == maxAH {
-		return false
 	}
 	slots := make([]atomic.Pointer[AH], max(16, 2*len(old)))
 	for i := range old {
@@ -135,13 +137,13 @@ func (t *ahTable) grow() bool {
 		t.free = append(t.free, uint32(i)|1<<ahSlotBits)
 	}
 	t.slots.Store(&slots)
-	return true
 }
 
 func (t *ahTable) remove(a *AH) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	(*t.slots.Load())[a.num%maxAH].Store(nil)
+	t.live--
 	next := a.num + maxAH
 	if next < maxAH {
 		next += maxAH // its uses wrapped: a number is never that of no use

@@ -17,7 +17,7 @@ func TestAHTable(t *testing.T) {
 	var all []*AH
 	for i := range 1000 {
 		a := &AH{pd: pd, path: transport.Path{SrcPort: uint16(i)}}
-		if err := tab.add(a); err != nil {
+		if err := tab.add(a, maxAH); err != nil {
 			t.Fatal(err)
 		}
 		if a.num == 0 || seen[a.num] {
@@ -42,7 +42,7 @@ func TestAHTable(t *testing.T) {
 	}
 	for range 600 {
 		a := &AH{pd: pd}
-		if err := tab.add(a); err != nil || seen[a.num] {
+		if err := tab.add(a, maxAH); err != nil || seen[a.num] {
 			t.Fatalf("number %#x again: %v", a.num, err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestAHNumbersWrap(t *testing.T) {
 	for range 5000 {
 		for range 16 { // the least table
 			a := &AH{pd: pd}
-			if err := tab.add(a); err != nil {
+			if err := tab.add(a, maxAH); err != nil {
 				t.Fatal(err)
 			}
 			if a.num < maxAH || a.num == last {

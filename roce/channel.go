@@ -26,8 +26,8 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	ch := &CompChannel{dev: d, box: newMailbox[*CQ](), gone: make(chan struct{})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed.Load() {
-		return nil, ErrClosed
+	if err := d.gone(); err != nil {
+		return nil, err
 	}
 	d.channels[ch] = struct{}{}
 	return ch, nil
@@ -121,8 +121,8 @@ func (n *notifier) armed() bool { return n.arm.Load() != notArmed }
 // nothing: poll after ReqNotify, then wait. Asking for any completion replaces
 // asking for solicited ones, not the other way round (IBTA 11.4.2.2).
 func (c *CQ) ReqNotify(solicitedOnly bool) error {
-	if c.dev.closed.Load() {
-		return ErrClosed
+	if err := c.dev.gone(); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

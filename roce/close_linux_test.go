@@ -198,13 +198,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for i := range uint16(3) {
 		use(47931 + i)
 	}
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
-	if n := runtime.NumGoroutine(); n > goroutines {
-		buf := make([]byte, 1<<16)
-		t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
-	}
+	noMoreGoroutines(t, goroutines)
 	for to, n := range descriptors(t) {
 		if n > before[to] {
 			t.Errorf("descriptor %s: %d, %d before", to, n, before[to])

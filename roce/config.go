@@ -2,6 +2,7 @@ package roce
 
 import (
 	"crypto/rand"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -51,13 +52,29 @@ type Config struct {
 	// Window bounds the bytes of packets that one queue pair may have
 	// unacknowledged; 0 means 256 KiB. The window in use adapts below it.
 	Window int
+	// AllowPeers are the networks that peers may be in; empty means all. Packets
+	// from elsewhere are dropped before anything else is done with them, and an
+	// address elsewhere is refused as a peer or address handle. Each prefix is
+	// compared with each arriving batch: it is meant for a few. The devices of one
+	// process on one address need the same.
+	AllowPeers []netip.Prefix
+	// Limits bounds what the device holds.
+	Limits Limits
+	// UnknownQPRate is how many packets for queue pairs that do not exist are
+	// looked at per second and, if their ICRC is right, told to Logger as a
+	// warning; 0 means 10, negative none, at most 1000. All are dropped and
+	// counted. Of devices on one address the first decides.
+	UnknownQPRate int
+	// CloseTimeout bounds how long Close takes; 0 means one second.
+	CloseTimeout time.Duration
 	// Logger is told of what operators want to know; nil is silent. It is
 	// never called with a lock held.
 	Logger *slog.Logger
 }
 
-// filled returns the configuration with defaults in place.
-func (c Config) filled() Config {
+// filled returns the configuration with defaults in place. The error is a
+// *ConfigError.
+func (c Config) filled() (Config, error) {
 	if c.Name == "" {
 		c.Name = "roce0"
 	}
@@ -66,6 +83,9 @@ func (c Config) filled() Config {
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Reader
+	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = time.Second
 	}
 	switch {
 	case c.Spin == 0:
@@ -76,7 +96,24 @@ func (c Config) filled() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return c
+	if c.UnknownQPRate == 0 {
+		c.UnknownQPRate = unknownQPRate
+	}
+	if err := c.check(); err != nil {
+		return c, err
+	}
+	return c, c.Limits.fill()
+}
+
+// check returns a *ConfigError for a field that is out of its range.
+func (c *Config) check() error {
+	if c.CloseTimeout < 0 {
+		return &ConfigError{"CloseTimeout", c.CloseTimeout, "a duration above 0 is needed, or 0 for one second"}
+	}
+	if c.UnknownQPRate > maxUnknownQPRate {
+		return &ConfigError{"UnknownQPRate", c.UnknownQPRate, fmt.Sprintf("allowed are up to %d packets per second", maxUnknownQPRate)}
+	}
+	return nil
 }
 
 // address returns the local address that is asked for.

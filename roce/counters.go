@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"strings"
 	"sync/atomic"
 
 	"github.com/goroce/goroce/ib"
@@ -12,23 +13,28 @@ import (
 type drop uint8
 
 const (
-	dropUnknownQP  drop = iota // no queue pair has this number
-	dropICRC                   // the invariant CRC is wrong
-	dropIPID                   // the ICRC explains no IPv4 Identification that the peer would send
-	dropCQOverflow             // a completion found its queue full
-	dropEvent                  // an asynchronous event found its queue full
-	dropMADFormat              // a management datagram has the wrong length or version
-	dropMADClass               // nobody serves the class of a management datagram
-	dropMADSend                // a management datagram found the send queue full
+	dropUnknownQP    drop = iota // no queue pair has this number
+	dropICRC                     // the invariant CRC is wrong
+	dropIPID                     // the ICRC explains no IPv4 Identification that the peer would send
+	dropCQOverflow               // a completion found its queue full
+	dropEvent                    // an asynchronous event found its queue full
+	dropMADFormat                // a management datagram has the wrong length or version
+	dropMADClass                 // nobody serves the class of a management datagram
+	dropMADSend                  // a management datagram found the send queue full
+	dropNotAllowed               // the sender is in no network of Config.AllowPeers
+	unknownQPLimited             // of dropUnknownQP: not looked at for the logger, see Config.UnknownQPRate
 	numDrops
 )
 
-var dropNames = [numDrops]string{"drop_unknown_qp", "drop_icrc", "drop_ip_id", "drop_cq_overflow", "drop_event", "drop_mad_format", "drop_mad_class", "drop_mad_send"}
+var dropNames = [numDrops]string{
+	"drop_unknown_qp", "drop_icrc", "drop_ip_id", "drop_cq_overflow", "drop_event", "drop_mad_format", "drop_mad_class", "drop_mad_send",
+	"drop_not_allowed", "unknown_qp_rate_limited",
+}
 
 // drops counts, written under the engine lock, read by anyone.
 type drops struct {
 	reasons [numDrops]atomic.Uint64
-	parse   [256]atomic.Uint64 // by ib.Malformed
+	parse   [ib.NumMalformed]atomic.Uint64
 }
 
 func (e *engine) count(d drop) { e.drops.reasons[d].Add(1) }
@@ -54,8 +60,8 @@ func (d *Device) Counters() map[string]uint64 {
 		all[name] = e.drops.reasons[i].Load()
 	}
 	for i := range e.drops.parse {
-		if n := e.drops.parse[i].Load(); n > 0 {
-			all["drop_"+ib.Malformed(i).String()] = n
+		if m := ib.Malformed(i); m != ib.OK {
+			all["drop_"+strings.ReplaceAll(m.String(), " ", "_")] = e.drops.parse[i].Load()
 		}
 	}
 	stats := e.be.Stats()

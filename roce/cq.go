@@ -38,8 +38,11 @@ func (d *Device) CreateCQ(n int, opts ...CQOption) (*CQ, error) {
 	if n < 1 || n > maxCQE {
 		return nil, &ConfigError{"cqe", n, fmt.Sprintf("allowed are 1 to %d", maxCQE)}
 	}
-	if d.closed.Load() {
-		return nil, ErrClosed
+	if err := d.gone(); err != nil {
+		return nil, err
+	}
+	if err := d.addCQ(); err != nil {
+		return nil, err
 	}
 	c := &CQ{dev: d, ring: make([]WC, depth(n)), notify: make(chan struct{}, 1)}
 	for _, f := range opts {
@@ -47,9 +50,11 @@ func (d *Device) CreateCQ(n int, opts ...CQOption) (*CQ, error) {
 	}
 	if c.channel != nil {
 		if c.channel.dev != d {
+			d.removeCQ()
 			return nil, &ConfigError{"OnChannel", c.channel, "a completion channel of the same device is needed"}
 		}
 		if !c.channel.use() {
+			d.removeCQ()
 			return nil, ErrClosed
 		}
 	}
@@ -69,8 +74,8 @@ func (c *CQ) Resize(n int) error {
 	if n < 1 || n > maxCQE {
 		return &ConfigError{"cqe", n, fmt.Sprintf("allowed are 1 to %d", maxCQE)}
 	}
-	if c.dev.closed.Load() {
-		return ErrClosed
+	if err := c.dev.gone(); err != nil {
+		return err
 	}
 	ring := make([]WC, depth(n))
 	c.mu.Lock()
@@ -92,21 +97,11 @@ func (c *CQ) Resize(n int) error {
 
 // Push implements transport.CQ. It is called with the engine lock held.
 func (c *CQ) Push(wc *WC) {
-	c.mu.Lock()
-	if c.overflow || c.tail-c.head == uint32(len(c.ring)) {
-		first := !c.overflow
-		c.overflow = true
-		c.raise(true)
-		c.mu.Unlock()
+	if kept, first := c.put(wc); !kept {
 		c.dev.port.engine.count(dropCQOverflow)
 		if first {
 			c.dev.port.engine.overflowed(c)
 		}
-	} else {
-		c.ring[c.tail&uint32(len(c.ring)-1)] = *wc
-		c.tail++
-		c.raise(wc.Solicited || wc.Status != WCSuccess)
-		c.mu.Unlock()
 	}
 	if c.waiters.Load() > 0 {
 		select {
@@ -114,6 +109,23 @@ func (c *CQ) Push(wc *WC) {
 		default:
 		}
 	}
+}
+
+// put appends a completion. If there is no room it reports whether it is the first
+// that finds none.
+func (c *CQ) put(wc *WC) (kept, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.overflow || c.tail-c.head == uint32(len(c.ring)) {
+		first = !c.overflow
+		c.overflow = true
+		c.raise(true)
+		return false, first
+	}
+	c.ring[c.tail&uint32(len(c.ring)-1)] = *wc
+	c.tail++
+	c.raise(wc.Solicited || wc.Status != WCSuccess)
+	return true, false
 }
 
 // pop moves completions out of the queue. The error tells what an empty queue
@@ -131,8 +143,10 @@ func (c *CQ) pop(wc []WC) (int, error) {
 		switch {
 		case c.overflow:
 			return 0, ErrCQOverflow
-		case c.destroyed, c.dev.over():
+		case c.destroyed:
 			return 0, ErrClosed
+		case c.dev.over():
+			return 0, c.dev.gone()
 		}
 	}
 	return n, nil
@@ -227,6 +241,7 @@ func (c *CQ) Destroy() error {
 		return fmt.Errorf("completion queue: %w: events are not acknowledged, see AckEvents", ErrBusy)
 	}
 	c.destroyed = true
+	c.dev.removeCQ()
 	c.passOnAll()
 	return nil
 }

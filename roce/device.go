@@ -28,6 +28,9 @@ const (
 	maxRdAtomic = transport.MaxRdAtomic
 	maxInline   = 1024
 	maxMsg      = 1 << 31
+
+	maxCQ        = 1 << 20
+	maxResRdAtom = maxQP * maxRdAtomic
 )
 
 // Device is a RoCEv2 channel adapter at one local address (ibv_context). It has
@@ -42,12 +45,15 @@ type Device struct {
 	ahs      ahTable
 	counters transport.Counters
 	events   *mailbox[AsyncEvent]
-	done     chan struct{}
+	finished sync.Once
+	done     chan struct{} // closed by finish
+	allow    allowList
 	unwatch  func() // ends the watch of the port
 	closed   atomic.Bool
 	manual   atomic.Int64 // time of the last Progress
 
 	mu       sync.Mutex // guards what follows, the writers of mem and Rand; never held with an engine lock wanted
+	used     usage
 	nextPD   uint32
 	pds      int
 	channels map[*CompChannel]struct{}
@@ -57,7 +63,10 @@ type Device struct {
 // *ConfigError for a field of cfg, a *netio.ListenError for an address that is not
 // local or taken.
 func Open(cfg Config) (*Device, error) {
-	cfg = cfg.filled()
+	cfg, err := cfg.filled()
+	if err != nil {
+		return nil, err
+	}
 	addr, err := cfg.address()
 	if err != nil {
 		return nil, err
@@ -69,7 +78,11 @@ func Open(cfg Config) (*Device, error) {
 	if cfg.Manual && cfg.Clock == nil {
 		d.cfg.Clock = func() time.Duration { return time.Duration(d.manual.Load()) }
 	}
-	if d.port, err = openPort(d.cfg, netip.AddrPortFrom(addr, cfg.Port)); err != nil {
+	if d.port, err = openPort(d.cfg, d.allow, netip.AddrPortFrom(addr, cfg.Port)); err != nil {
+		return nil, err
+	}
+	if err := d.port.engine.join(d); err != nil {
+		d.port.release()
 		return nil, err
 	}
 	d.watch()
@@ -82,6 +95,9 @@ func newDevice(cfg Config, addr netip.Addr) (d *Device, err error) {
 	d = &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
 	d.mem.SetSync(msync, checkPersistent)
 	d.events, d.channels = newMailbox[AsyncEvent](), map[*CompChannel]struct{}{}
+	if d.allow, err = newAllowList(cfg.AllowPeers); err != nil {
+		return nil, err
+	}
 	d.guid, err = d.random64()
 	return d, err
 }
@@ -119,10 +135,36 @@ func (d *Device) Progress(now time.Duration) (next time.Duration) {
 // Close closes the device: requests that are still posted complete as flushed, and
 // remain to be polled; everything waiting returns ErrClosed. It does not wait for
 // any peer. Objects of the device need not be destroyed before.
+//
+// It returns within Config.CloseTimeout whatever the network does. A backend that
+// does not return from one of its methods is the one thing that can hold it up so
+// long: then the error is ErrCloseTimeout, and what is left ends when the backend
+// returns. With Config.Manual, Close has no goroutine to wait in and no bound.
+//
+// A device whose engine has panicked (see FatalError and EventDeviceFatal) has
+// flushed its requests by then, and waits for Close only.
 func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return ErrClosed
 	}
+	if d.cfg.Manual {
+		return d.shut()
+	}
+	timer := time.NewTimer(d.cfg.CloseTimeout)
+	defer timer.Stop()
+	done := make(chan error, 1)
+	go func() { done <- d.shut() }()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		d.finish()
+		return fmt.Errorf("%w: the backend has not returned within %v", ErrCloseTimeout, d.cfg.CloseTimeout)
+	}
+}
+
+// shut does the work of Close.
+func (d *Device) shut() error {
 	e := d.port.engine
 	now := e.lock()
 	leaving := e.leaving(d)
@@ -136,10 +178,13 @@ func (d *Device) Close() error {
 	}
 	e.xrc.leave(d)
 	e.held.release(Never) // nothing more will come to wait for
+	e.leave(d)
 	e.unlock()
+	e.mourn() // if nobody has yet
 	d.unwatch()
-	close(d.done)
-	d.closeWatched()
+	d.finish()
+	d.events.closeFD()
+	d.closeChannels()
 	err := d.port.release()
 	d.cfg.Logger.Info("device closed", "name", d.cfg.Name, "addr", d.addr)
 	if errors.Is(err, ErrClosed) {
@@ -158,11 +203,9 @@ func (d *Device) over() bool {
 	}
 }
 
-// closeWatched ends what program's own loops may watch: the descriptor of the
-// asynchronous events is closed, those of completion channels are readable until
-// the channel is destroyed.
-func (d *Device) closeWatched() {
-	d.events.closeFD()
+// closeChannels lets the descriptors of completion channels, which loops of the
+// program's own may watch, be readable until the channel is destroyed.
+func (d *Device) closeChannels() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for ch := range d.channels {
@@ -175,6 +218,7 @@ type DeviceAttr struct {
 	Name             string
 	NodeGUID         uint64
 	MaxQP            int
+	MaxCQ            int
 	MaxQPWR          int // entries of a work queue
 	MaxSGE           int
 	MaxCQE           int
@@ -186,6 +230,7 @@ type DeviceAttr struct {
 	MaxMRSize        uint64
 	MaxInline        int // bytes
 	MaxQPRdAtom      int // responder resources of a queue pair
+	MaxResRdAtom     int // of all queue pairs together
 	MaxQPInitRdAt    int // initiator depth of a queue pair
 	AtomicCap        AtomicCap
 	PhysPortCount    int
@@ -216,10 +261,11 @@ func (c AtomicCap) String() string {
 
 // Query returns what the device can do (ibv_query_device).
 func (d *Device) Query() DeviceAttr {
+	l := &d.cfg.Limits
 	return DeviceAttr{
-		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: maxAH,
+		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: l.MaxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQ: l.MaxCQ, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: l.MaxAH,
 		MaxMcastGrp: maxMcastGrp, MaxMcastQPAttach: maxMcastQP,
-		MaxMR: maxMR, MaxMW: maxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxQPInitRdAt: maxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
+		MaxMR: l.MaxMR, MaxMW: l.MaxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxResRdAtom: l.MaxResRdAtom, MaxQPInitRdAt: maxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
 	}
 }
 

@@ -43,6 +43,8 @@ type engine struct {
 	peers     peers
 	groups    groups
 	xrc       xrc
+	allow     allowList // never changed
+	unknown   unknown
 	strangers *strangers // made with the first UD queue pair
 	wheel     *wheel
 	control   fifo // queue pairs with ACKs and NAKs to send: always first
@@ -51,21 +53,25 @@ type engine struct {
 	rx        [rxBatch]netio.Received
 	full      []*CQ // overflowed, their queue pairs not yet in error
 	held      heldEvents
+	devs      []*Device // those of the port
+	mourners  []*Device // those to be told of a panic
 	dead      bool
 	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
 	waitWrite bool          // the goroutine waits until the socket takes more, or is on its way to
 	drops     drops
 
-	misses   atomic.Uint32      // polls that found nothing
-	bells    atomic.Pointer[QP] // queue pairs with new requests, last first
-	lease    atomic.Int64       // until when a poller drives
-	unleased chan struct{}      // ends the goroutine's sleep during a lease
-	ended    chan struct{}      // the goroutine has returned
+	fatal    atomic.Pointer[FatalError] // set once, with dead
+	misses   atomic.Uint32              // polls that found nothing
+	bells    atomic.Pointer[QP]         // queue pairs with new requests, last first
+	lease    atomic.Int64               // until when a poller drives
+	unleased chan struct{}              // ends the goroutine's sleep during a lease
+	ended    chan struct{}              // the goroutine has returned
 }
 
-func newEngine(be netio.Backend, clock func() time.Duration, manual bool) *engine {
+// newEngine returns an engine for devices of a configuration, with defaults in place.
+func newEngine(cfg *Config, be netio.Backend, clock func() time.Duration, allow allowList) *engine {
 	e := &engine{
-		be: be, clock: clock, manual: manual,
+		be: be, clock: clock, manual: cfg.Manual, allow: allow, unknown: newUnknown(cfg.Logger, cfg.UnknownQPRate),
 		qps:      map[ib.QPN]*QP{},
 		peers:    peers{},
 		xrc:      newXRC(),
@@ -74,7 +80,7 @@ func newEngine(be netio.Backend, clock func() time.Duration, manual bool) *engin
 		ended:    make(chan struct{}),
 	}
 	e.out.init(be)
-	if manual {
+	if e.manual {
 		close(e.ended)
 	} else {
 		engines.add(e)
@@ -115,6 +121,7 @@ func (l *engineList) remove(e *engine) {
 // run does one bounded batch of everything: receive, timers, doorbells, send. It
 // reports whether there is more to do at once. The lock is held.
 func (e *engine) run(now time.Duration) (more bool) {
+	defer e.contain()
 	// Memory that came from C may be gone: a fault there is a protection error
 	// (package mem recovers it), not the end of the process.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -133,6 +140,7 @@ func (e *engine) run(now time.Duration) (more bool) {
 
 // pump serves what was posted, without receiving. The lock is held.
 func (e *engine) pump(now time.Duration) {
+	defer e.contain()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	e.answerBells(now)
 	e.transmit(now)
@@ -140,6 +148,7 @@ func (e *engine) pump(now time.Duration) {
 
 // transmit sends control packets, then a few turns of data, in one flush.
 func (e *engine) transmit(now time.Duration) {
+	defer e.contain()
 	defer e.failOverflowed(now)
 	if !e.out.flush(now) {
 		return // the socket is full: generate nothing new
@@ -251,6 +260,10 @@ func (e *engine) lock() time.Duration {
 // that the socket is full.
 func (e *engine) unlock() {
 	for {
+		if e.dead {
+			e.mu.Unlock()
+			return
+		}
 		if e.next() < e.waitUntil || e.out.blocked && !e.waitWrite {
 			e.waitUntil, e.waitWrite = 0, e.out.blocked
 			e.be.Wake()
@@ -324,6 +337,7 @@ func (e *engine) loop() {
 	defer close(e.ended)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var notices []notice
 	for {
 		if left := time.Duration(e.lease.Load()) - e.clock(); left > 0 {
 			timer.Reset(left)
@@ -336,6 +350,7 @@ func (e *engine) loop() {
 		now := e.lock()
 		if e.dead {
 			e.mu.Unlock()
+			e.mourn()
 			return
 		}
 		e.waitUntil = 0
@@ -346,7 +361,9 @@ func (e *engine) loop() {
 		}
 		blocked := e.out.blocked
 		e.waitWrite = blocked
+		notices = e.unknown.take(notices)
 		e.unlock()
+		e.unknown.tell(notices)
 		if more {
 			continue
 		}
@@ -361,16 +378,25 @@ func (e *engine) loop() {
 }
 
 // progress is one batch at the time of a manual device.
-func (e *engine) progress(now time.Duration) time.Duration {
+func (e *engine) progress(now time.Duration) (next time.Duration) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.dead {
+		e.mu.Unlock()
 		return Never
 	}
-	if e.run(now) {
-		return now
+	next = now
+	if !e.run(now) {
+		next = max(e.next(), now)
 	}
-	return max(e.next(), now)
+	dead := e.dead
+	notices := e.unknown.take(nil)
+	e.mu.Unlock()
+	e.unknown.tell(notices)
+	if dead {
+		e.mourn()
+		return Never
+	}
+	return next
 }
 
 // overflowed notes that c lost a completion. The lock is held.
@@ -398,16 +424,21 @@ func (e *engine) failOverflowed(now time.Duration) {
 	}
 }
 
-// stop ends the engine: its backend is closed, its goroutine gone.
-func (e *engine) stop() error {
+// close closes the backend and frees the buffers; the goroutine ends.
+func (e *engine) close() error {
 	engines.remove(e)
 	e.lock()
+	defer e.mu.Unlock()
 	e.dead = true
-	err := e.be.Close() // under the lock: nobody else may be using the descriptor
-	e.mu.Unlock()
+	e.out.free()
+	clear(e.rx[:])
+	return e.be.Close() // under the lock: nobody else may be using the descriptor
+}
+
+// await waits for the goroutine of a closed engine.
+func (e *engine) await() {
 	e.handOver()
 	<-e.ended
-	return err
 }
 
 // fifo is a queue of queue pairs, linked through them. A queue pair is in it at

@@ -10,6 +10,9 @@ var (
 	// ErrClosed says that the device, or the object, is closed. It is
 	// net.ErrClosed to errors.Is.
 	ErrClosed = fmt.Errorf("roce: %w", net.ErrClosed)
+	// ErrCloseTimeout says that Config.CloseTimeout has passed before a device was
+	// closed.
+	ErrCloseTimeout = errors.New("roce: close timed out")
 	// ErrCQOverflow says that completions were lost because the queue was
 	// full. The queue pairs that use it are in the error state.
 	ErrCQOverflow = errors.New("roce: completion queue overflow: more completions than entries; create it larger or poll more often")

@@ -52,8 +52,8 @@ type GSI struct {
 // call opens: until then datagrams to queue pair 1 are dropped as drop_unknown_qp.
 // It ends when the last device of the port is closed.
 func (d *Device) GSI() (*GSI, error) {
-	if d.closed.Load() {
-		return nil, ErrClosed
+	if err := d.gone(); err != nil {
+		return nil, err
 	}
 	d.port.gsiMu.Lock()
 	defer d.port.gsiMu.Unlock()
@@ -75,7 +75,7 @@ func (p *port) closeGSI() {
 	defer p.gsiMu.Unlock()
 	if g := p.gsi.Load(); g != nil {
 		g.dev.closed.Store(true)
-		close(g.dev.done)
+		g.dev.finish()
 	}
 }
 
@@ -93,6 +93,10 @@ func (r lockedRand) Read(b []byte) (int, error) {
 func newGSI(d *Device) (*GSI, error) {
 	cfg := d.cfg
 	cfg.Rand = lockedRand{d}
+	cfg.Limits = Limits{} // those of the program are for its own objects
+	if err := cfg.Limits.fill(); err != nil {
+		return nil, err
+	}
 	dev, err := newDevice(cfg, d.addr)
 	if err != nil {
 		return nil, err

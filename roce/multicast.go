@@ -116,7 +116,7 @@ func (e *engine) detachAll(q *QP) {
 func (e *engine) multicast(now time.Duration, src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) {
 	members := e.groups.qps[r.Dst.Addr()]
 	if len(members) == 0 || p.DestQP() != ib.MulticastQPN {
-		e.count(dropUnknownQP)
+		e.unknownQP(now, src, r, segment, p)
 		return
 	}
 	if !e.intact(now, nil, &e.groups.rx, src, r, segment, p) {

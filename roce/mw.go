@@ -40,12 +40,15 @@ type MW struct {
 
 // AllocMW makes a memory window, closed (ibv_alloc_mw).
 func (p *PD) AllocMW(t MWType) (*MW, error) {
-	if p.dev.closed.Load() {
-		return nil, ErrClosed
+	if err := p.dev.gone(); err != nil {
+		return nil, err
 	}
 	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	if err := p.dev.checkMR(); err != nil {
+		return nil, err
+	}
 	w, err := p.dev.mem.AllocWindow(p.num, t)
-	p.dev.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -197,12 +200,15 @@ func (p *PD) AllocMR(n int) (*MR, error) {
 	if n < 0 {
 		return nil, &ConfigError{"n", n, "a number of bytes"}
 	}
-	if p.dev.closed.Load() {
-		return nil, ErrClosed
+	if err := p.dev.gone(); err != nil {
+		return nil, err
 	}
 	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	if err := p.dev.checkMR(); err != nil {
+		return nil, err
+	}
 	r, err := p.dev.mem.AllocRegion(uint64(n), p.num)
-	p.dev.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,9 @@ func (o *outbox) init(be netio.Backend) {
 	o.runs = make([]netio.Run, 0, 64)
 }
 
+// free drops the buffer of an outbox that is used no more.
+func (o *outbox) free() { o.buf, o.runs, o.end, o.blocked = nil, nil, 0, true }
+
 // begin starts the turn of another queue pair: a run carries packets of one only.
 func (o *outbox) begin() { o.open = false }
 

@@ -18,8 +18,8 @@ type PD struct {
 
 // AllocPD makes a protection domain.
 func (d *Device) AllocPD() (*PD, error) {
-	if d.closed.Load() {
-		return nil, ErrClosed
+	if err := d.gone(); err != nil {
+		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,12 +87,15 @@ func iovaOf(buf []byte, access Access, opts []MROption) uint64 {
 // With RemoteAtomic, buf must lie on a multiple of 8 if its address as requests
 // name it does (by default the two are the same).
 func (p *PD) RegisterMR(buf []byte, access Access, opts ...MROption) (*MR, error) {
-	if p.dev.closed.Load() {
-		return nil, ErrClosed
+	if err := p.dev.gone(); err != nil {
+		return nil, err
 	}
 	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	if err := p.dev.checkMR(); err != nil {
+		return nil, err
+	}
 	r, err := p.dev.mem.Register(buf, p.num, access, iovaOf(buf, access, opts))
-	p.dev.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}

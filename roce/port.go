@@ -1,7 +1,9 @@
 package roce
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,11 +31,14 @@ var ports = struct {
 
 // openPort returns the port at addr, opened or shared. A device with a backend, a
 // clock or a hand of its own shares nothing.
-func openPort(cfg Config, addr netip.AddrPort) (*port, error) {
+func openPort(cfg Config, allow allowList, addr netip.AddrPort) (*port, error) {
 	private := cfg.Backend != nil || cfg.Manual || cfg.Clock != nil || cfg.Wrap != nil
 	ports.Lock()
 	defer ports.Unlock()
 	if p := ports.byAddr[addr]; p != nil && !private {
+		if !slices.Equal(p.engine.allow, allow) {
+			return nil, &ConfigError{"AllowPeers", allow, fmt.Sprintf("another device of this process has the same address, and with it %v: all need the same", p.engine.allow)}
+		}
 		p.refs++
 		return p, nil
 	}
@@ -55,7 +60,7 @@ func openPort(cfg Config, addr netip.AddrPort) (*port, error) {
 		start := time.Now()
 		clock = func() time.Duration { return time.Since(start) }
 	}
-	p := &port{addr: addr, refs: 1, shared: !private, engine: newEngine(be, clock, cfg.Manual)}
+	p := &port{addr: addr, refs: 1, shared: !private, engine: newEngine(&cfg, be, clock, allow)}
 	if p.shared {
 		ports.byAddr[addr] = p
 	}
@@ -64,19 +69,27 @@ func openPort(cfg Config, addr netip.AddrPort) (*port, error) {
 
 // release gives up one reference; the last stops the engine.
 func (p *port) release() error {
-	ports.Lock()
-	p.refs--
-	last := p.refs == 0
-	if last && p.shared {
-		// Under the lock until the socket is closed: the address may be opened
-		// again at once.
-		delete(ports.byAddr, p.addr)
+	last, err := p.drop()
+	if last {
+		p.engine.await()
+		p.closeGSI()
 	}
-	defer ports.Unlock()
-	if !last {
-		return nil
-	}
-	err := p.engine.stop()
-	p.closeGSI()
 	return err
+}
+
+// drop gives up one reference; the last closes the engine.
+func (p *port) drop() (last bool, err error) {
+	if !p.shared {
+		return true, p.engine.close()
+	}
+	// Under the lock until the socket is closed: the address may be opened again
+	// at once. What a program has put in the socket's place never is under it, and
+	// may block without stopping others.
+	ports.Lock()
+	defer ports.Unlock()
+	if p.refs--; p.refs > 0 {
+		return false, nil
+	}
+	delete(ports.byAddr, p.addr)
+	return true, p.engine.close()
 }

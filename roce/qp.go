@@ -56,6 +56,8 @@ type QP struct {
 	in    transport.Inbound // the packet at work
 	dead  bool
 	opens []*QP // of a core of XRCRecv: what programs hold
+
+	resources int // MaxDestRdAtomic, as counted for Limits
 }
 
 // CreateQP makes a queue pair in state RESET, with a random number. The longest
@@ -77,8 +79,8 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 	if err := cfg.fill(p); err != nil {
 		return nil, err
 	}
-	if d.closed.Load() {
-		return nil, ErrClosed
+	if err := d.gone(); err != nil {
+		return nil, err
 	}
 	psn, err := d.random64()
 	if err != nil {
@@ -196,8 +198,8 @@ func (d *Device) number(take func(num ib.QPN) (bool, error)) error {
 // take makes the queue pair known under a number, unless that is taken. The engine
 // is locked.
 func (q *QP) take(num ib.QPN) (bool, error) {
-	if len(q.e.qps) >= maxQP {
-		return false, fmt.Errorf("roce: the device has %d queue pairs, the most it may have", maxQP)
+	if err := q.dev.checkQP(); err != nil {
+		return false, err
 	}
 	if q.e.qps[num] != nil {
 		return false, nil
@@ -239,6 +241,7 @@ func (q *QP) start(cfg transport.QPConfig) {
 	q.num = cfg.Num
 	q.t = transport.NewQP(cfg)
 	q.e.qps[cfg.Num] = q
+	q.dev.used.qps++
 }
 
 // Num returns the queue pair number.
@@ -280,9 +283,13 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 		return ErrClosed
 	}
 	c := q.core
+	if err := c.checkResources(a, mask); err != nil {
+		return err
+	}
 	if err := c.t.Modify(now, a, mask); err != nil {
 		return err
 	}
+	c.setResources(int(c.t.Query().MaxDestRdAtomic))
 	if mask&MaskState != 0 && a.State == StateReset {
 		q.e.wheel.remove(c)
 	}
@@ -321,6 +328,9 @@ func (q *QP) from(a netip.Addr) *peer {
 func (d *Device) checkAV(field string, av *AddressVector) error {
 	if peer := av.DGID.Addr(); peer.Is4() != d.addr.Is4() {
 		return &ConfigError{field + ".DGID", peer, fmt.Sprintf("an address of the IP version of %v is needed", d.addr)}
+	}
+	if err := d.checkPeer(field+".DGID", av.DGID.Addr()); err != nil {
+		return err
 	}
 	if av.SGIDIndex != 0 {
 		return &ConfigError{field + ".SGIDIndex", av.SGIDIndex, "allowed is 0: a device has one address"}
@@ -377,6 +387,8 @@ func (q *QP) remove() {
 	q.dead = true
 	q.t.Destroy()
 	delete(q.e.qps, q.num)
+	q.dev.used.qps--
+	q.setResources(0)
 	q.e.detachAll(q)
 	q.e.wheel.remove(q)
 	q.setPeers([3]netip.Addr{})

@@ -21,6 +21,10 @@ func (e *engine) receive(now time.Duration) int {
 	}
 	for i := range n {
 		r := &e.rx[i]
+		if len(e.allow) > 0 && !e.allow.has(r.Src.Addr().Unmap().WithZone("")) {
+			e.drops.reasons[dropNotAllowed].Add(uint64(r.Segments()))
+			continue
+		}
 		for s := range r.Segments() {
 			e.packet(now, r, s)
 		}
@@ -29,7 +33,8 @@ func (e *engine) receive(now time.Duration) int {
 }
 
 // packet judges one packet and hands it to its queue pair: well formed, for a
-// queue pair of ours, from its peer, its ICRC right. In this order, so that what
+// queue pair of ours, from its peer, its ICRC right; that peers may be where it
+// comes from is known. In this order, so that what
 // a stranger sends costs little.
 func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
 	p, bad := ib.Parse(r.Segment(segment))
@@ -44,7 +49,7 @@ func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
 	}
 	q := e.qps[p.DestQP()]
 	if q == nil {
-		e.count(dropUnknownQP)
+		e.unknownQP(now, src, r, segment, &p)
 		return
 	}
 	switch {
@@ -82,24 +87,27 @@ func (f *inflow) get(from, to netip.AddrPort) *ib.Flow {
 	return &f.flow
 }
 
+// sealed checks the ICRC by itself, and returns the IPv4 Identification that it
+// covers.
+func (f *inflow) sealed(src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) (id uint16, ok bool) {
+	flow := f.get(src, r.Dst)
+	if !r.IDKnown {
+		return flow.Recover(p.Bytes())
+	}
+	id = r.ID + uint16(segment)
+	return id, flow.Verify(id, p.Bytes())
+}
+
 // intact checks the ICRC. Where the IPv4 Identification that it covers is not
 // known, it is recovered and then has to fit what the sender sent before. q is nil
 // for multicast.
 func (e *engine) intact(now time.Duration, q *QP, f *inflow, src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) bool {
-	flow := f.get(src, r.Dst)
-	if r.IDKnown {
-		if !flow.Verify(r.ID+uint16(segment), p.Bytes()) {
-			e.count(dropICRC)
-			return false
-		}
-		return true
-	}
-	id, ok := flow.Recover(p.Bytes())
+	id, ok := f.sealed(src, r, segment, p)
 	if !ok {
 		e.count(dropICRC)
 		return false
 	}
-	if src.Addr().Is4() && !e.ids(now, q, src.Addr()).Accept(now, id) {
+	if !r.IDKnown && src.Addr().Is4() && !e.ids(now, q, src.Addr()).Accept(now, id) {
 		e.count(dropIPID)
 		return false
 	}

@@ -65,8 +65,8 @@ const (
 
 // CreateSRQ makes a shared receive queue (ibv_create_srq, ibv_create_srq_ex).
 func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
-	if p.dev.closed.Load() {
-		return nil, ErrClosed
+	if err := p.dev.gone(); err != nil {
+		return nil, err
 	}
 	if err := fillLimits([]limit{
 		{"MaxWR", &cfg.MaxWR, 128, maxSRQWR},
@@ -98,8 +98,8 @@ func (s *SRQ) use() bool {
 // PostRecv posts receive requests in order (ibv_post_srq_recv), never waiting. On
 // a *PostError the requests before its Index were posted.
 func (s *SRQ) PostRecv(wrs ...RecvWR) error {
-	if s.dev.closed.Load() {
-		return &PostError{0, "", ErrClosed}
+	if err := s.dev.gone(); err != nil {
+		return &PostError{0, "", err}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,14 +112,11 @@ func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 // Pop implements transport.RQ. It is called with the engine lock held.
 func (s *SRQ) Pop(dst *transport.RecvWQE) bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	ok := s.ring.Pop(dst)
-	reached := ok && s.ring.len() < s.limit
-	if reached {
+	if ok && s.ring.len() < s.limit {
 		s.limit = 0
-	}
-	s.mu.Unlock()
-	if reached {
-		s.dev.report(AsyncEvent{Type: EventSRQLimit, SRQ: s})
+		s.dev.report(AsyncEvent{Type: EventSRQLimit, SRQ: s}) // a mailbox is a leaf
 	}
 	return ok
 }
@@ -131,8 +128,8 @@ func (s *SRQ) Modify(a SRQAttr, mask SRQMask) error {
 	if mask&^(SRQMaxWR|SRQLimit) != 0 {
 		return &ConfigError{"mask", fmt.Sprintf("%#x", uint32(mask)), "allowed are SRQMaxWR and SRQLimit"}
 	}
-	if s.dev.closed.Load() {
-		return ErrClosed
+	if err := s.dev.gone(); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -89,8 +89,8 @@ func (d *Device) OpenXRCD(name string, flags int) (*XRCD, error) {
 	e := d.port.engine
 	e.lock()
 	defer e.unlock()
-	if d.closed.Load() {
-		return nil, ErrClosed
+	if err := d.gone(); err != nil {
+		return nil, err
 	}
 	dom := e.xrc.domain(name)
 	switch create := flags&os.O_CREATE != 0; {

@@ -322,6 +322,7 @@ func (e *fabricEnd) Close() error {
 	e.mu.Lock()
 	closed := e.closed
 	e.closed = true
+	e.ring, e.q, e.n, e.lent = nil, nil, 0, 0
 	e.mu.Unlock()
 	if closed {
 		return errClosed(e.addr)

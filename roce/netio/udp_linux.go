@@ -215,18 +215,17 @@ func (u *udp) Wait(timeout time.Duration, write bool) error {
 
 func (u *udp) Close() error {
 	u.mu.Lock()
-	fd := u.fd
-	u.fd = -1
+	fd, socks := u.fd, u.rx.socks
+	u.fd, u.rx = -1, receiver{} // its buffers are a megabyte
 	u.mu.Unlock()
 	if fd < 0 {
 		return errClosed(u.local)
 	}
 	u.p.close() // before the socket, whose number the poller uses
 	err := unix.Close(fd)
-	for _, s := range u.rx.socks[1:] {
+	for _, s := range socks[1:] {
 		err = errors.Join(err, unix.Close(s.fd))
 	}
-	u.rx.socks = nil
 	return errors.Join(err, u.tx.ports.closeAll())
 }
 

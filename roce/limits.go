@@ -1,0 +1,100 @@
+package roce
+
+import (
+	"fmt"
+)
+
+// Limits bounds what a device holds, so that neither its program nor a peer that
+// makes it create things can take all memory. The names are those of
+// ibv_device_attr, and Device.Query reports the values. 0 means the most, which is
+// also what a greater value is refused for.
+//
+// Whatever exceeds a limit is refused with a *LimitError; what exists already goes
+// on. The queues of a queue pair and of a completion queue have sizes of their own.
+type Limits struct {
+	MaxQP        int // queue pairs; 1048576
+	MaxCQ        int // completion queues; 1048576
+	MaxMR        int // memory regions and windows together; 8388608
+	MaxAH        int // address handles; 1048576
+	MaxResRdAtom int // responder resources of all queue pairs together (Attr.MaxDestRdAtomic); 16777216
+}
+
+// LimitError says that a device has as much as it may have (ENOMEM of libibverbs).
+type LimitError struct {
+	Limit string // the field of Limits
+	Most  int    // its value
+	What  string // what there are so many of
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("roce: the device has %d %s, the most it may have: free some, or raise Config.Limits.%s", e.Most, e.What, e.Limit)
+}
+
+// fill puts defaults in place and checks.
+func (l *Limits) fill() error {
+	return fillLimits([]limit{
+		{"Limits.MaxQP", &l.MaxQP, maxQP, maxQP},
+		{"Limits.MaxCQ", &l.MaxCQ, maxCQ, maxCQ},
+		{"Limits.MaxMR", &l.MaxMR, maxMR, maxMR},
+		{"Limits.MaxAH", &l.MaxAH, maxAH, maxAH},
+		{"Limits.MaxResRdAtom", &l.MaxResRdAtom, maxResRdAtom, maxResRdAtom},
+	})
+}
+
+// usage is what a device has of what Limits bounds.
+type usage struct {
+	qps       int // below the engine's lock
+	resRdAtom int // below the engine's lock
+	cqs       int // below the device's lock
+}
+
+// checkQP refuses one queue pair too many. The engine is locked.
+func (d *Device) checkQP() error {
+	if d.used.qps >= d.cfg.Limits.MaxQP {
+		return &LimitError{"MaxQP", d.cfg.Limits.MaxQP, "queue pairs"}
+	}
+	return nil
+}
+
+// checkMR refuses one region or window too many. The device is locked.
+func (d *Device) checkMR() error {
+	if d.mem.Len() >= d.cfg.Limits.MaxMR {
+		return &LimitError{"MaxMR", d.cfg.Limits.MaxMR, "memory regions and windows"}
+	}
+	return nil
+}
+
+// addCQ counts one completion queue more.
+func (d *Device) addCQ() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.used.cqs >= d.cfg.Limits.MaxCQ {
+		return &LimitError{"MaxCQ", d.cfg.Limits.MaxCQ, "completion queues"}
+	}
+	d.used.cqs++
+	return nil
+}
+
+// removeCQ counts one completion queue less.
+func (d *Device) removeCQ() {
+	d.mu.Lock()
+	d.used.cqs--
+	d.mu.Unlock()
+}
+
+// checkResources refuses more responder resources than the device has left, when a
+// change of attributes asks for them. The engine is locked.
+func (q *QP) checkResources(a *Attr, mask AttrMask) error {
+	limit := q.dev.cfg.Limits.MaxResRdAtom
+	if mask&MaskMaxDestRdAtomic != 0 && q.dev.used.resRdAtom-q.resources+int(a.MaxDestRdAtomic) > limit {
+		return &LimitError{"MaxResRdAtom", limit, "responder resources for READs and atomics"}
+	}
+	return nil
+}
+
+// setResources notes how many responder resources the queue pair has. The engine is
+// locked.
+func (q *QP) setResources(n int) {
+	q.dev.used.resRdAtom += n - q.resources
+	q.resources = n
+}
