@@ -132,6 +132,18 @@ func (o outcome) want(t *testing.T, who string, status int) {
 	}
 }
 
+// disagree plays a game that has to fail on at least one side, which says why.
+func (w *world) disagree(p pingpong, want string) {
+	w.t.Helper()
+	server, client := w.play(p)
+	if server.status == 0 && client.status == 0 {
+		w.t.Error("both sides are content")
+	}
+	if all := server.err + client.err; !strings.Contains(all, want) {
+		w.t.Errorf("want %q on one side, got\n%s", want, all)
+	}
+}
+
 // lossy makes a wrapper that loses packets in both directions.
 func lossy(rate float64) func(netio.Backend) netio.Backend {
 	var mu sync.Mutex

@@ -36,7 +36,7 @@ func (a *app) pingpong(ctx context.Context, o *pingpongOptions) error {
 	g := newGame(t.ep, o)
 	took, err := g.play(ctx)
 	if err != nil {
-		return t.explain(err)
+		return explain(err, o.service(), t.peers[0].GID.Addr(), t.ep.dev)
 	}
 	if err := t.report(took); err != nil {
 		return err
@@ -90,26 +90,39 @@ func (t *pingpongGame) meetServer(ctx context.Context) error {
 
 // meetClient is the server's way to a connected endpoint.
 func (t *pingpongGame) meetClient(ctx context.Context) error {
-	l, err := t.app.listen(ctx, t.o.port)
+	return t.app.acceptClients(ctx, t.o.port, 1, func(conn net.Conn) (err error) {
+		defer conn.Close()
+		t.peers, err = exchange.Server(ctx, conn, t.o.timeout, t.o.slots(), func(peers []exchange.Dest) ([]exchange.Dest, error) {
+			return t.answer(conn, peers)
+		})
+		return err
+	})
+}
+
+// acceptClients lets meet talk to n clients, one after the other; those who say
+// nothing do not count.
+func (a *app) acceptClients(ctx context.Context, port uint16, n int, meet func(net.Conn) error) error {
+	l, err := a.listen(ctx, port)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	t.app.progressf("waiting for a client on TCP port %d", t.o.port)
-	for {
+	for met := 0; met < n; {
+		a.progressf("waiting for a client on TCP port %d", port)
 		conn, err := accept(ctx, l)
 		if err != nil {
 			return err
 		}
-		t.peers, err = exchange.Server(ctx, conn, t.o.timeout, t.o.slots(), func(peers []exchange.Dest) ([]exchange.Dest, error) {
-			return t.answer(conn, peers)
-		})
-		conn.Close()
-		if !errors.Is(err, exchange.ErrSilent) {
+		switch err := meet(conn); {
+		case err == nil:
+			met++
+		case !errors.Is(err, exchange.ErrSilent):
 			return err
+		default:
+			fmt.Fprintf(a.stderr, "roce: %s connected and said nothing; still waiting\n", conn.RemoteAddr())
 		}
-		fmt.Fprintf(t.app.stderr, "roce: %s connected and said nothing; still waiting\n", conn.RemoteAddr())
 	}
+	return nil
 }
 
 // answer connects our endpoint to a client's.
@@ -206,16 +219,15 @@ func (t *pingpongGame) close() {
 	}
 }
 
-// explain makes one line of what ended a game, with what to do about it.
-func (t *pingpongGame) explain(err error) error {
+// explain makes one line of what ended a game with a peer, with what to do about it.
+func explain(err error, service roce.QPType, peer netip.Addr, dev *roce.Device) error {
 	var (
 		failed *completionError
 		quiet  *quietError
 	)
-	peer := t.peers[0].GID.Addr()
 	switch {
-	case errors.As(err, &quiet) && t.o.service() != roce.RC:
-		return fmt.Errorf("%w, and %v does not repeat what is lost: %s", err, t.o.service(), silenceHint(peer, t.ep.dev.Counters()))
+	case errors.As(err, &quiet) && (service == roce.UC || service == roce.UD):
+		return fmt.Errorf("%w, and %v does not repeat what is lost: %s", err, service, silenceHint(peer, dev.Counters()))
 	case errors.As(err, &quiet):
 		return fmt.Errorf("%w: is the other side's program still running, and do both sides use the same -n and -s?", err)
 	case !errors.As(err, &failed):
@@ -224,7 +236,7 @@ func (t *pingpongGame) explain(err error) error {
 	hint := ""
 	switch failed.status {
 	case roce.WCRetryExcErr:
-		hint = ": " + silenceHint(peer, t.ep.dev.Counters())
+		hint = ": " + silenceHint(peer, dev.Counters())
 	case roce.WCRemInvReqErr, roce.WCRemOpErr, roce.WCRemAccessErr:
 		hint = ": the other side refused the message: do both sides use the same -m and -s?"
 	case roce.WCLocLenErr:

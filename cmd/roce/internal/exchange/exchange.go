@@ -1,5 +1,5 @@
 // Package exchange is the conversation over TCP with which ibv_rc_pingpong and
-// its relatives (uc, ud, srq) tell each other where their queue pairs are.
+// its relatives (uc, ud, srq; for xsrq see xrc.go) tell each other where their queue pairs are.
 //
 // The client connects and sends its address as text, the server answers with
 // its own, the client says "done". Each of the three is one write, zero byte
@@ -148,24 +148,34 @@ func message(all []Dest) (b []byte) {
 // read reads the peer's n addresses.
 func read(ctx context.Context, conn net.Conn, n int) ([]Dest, error) {
 	b := make([]byte, n*msgLen)
-	got, err := io.ReadFull(conn, b)
-	if got == 0 && errors.Is(err, io.EOF) {
-		return nil, ErrSilent
-	}
-	if err != nil {
-		doing := fmt.Sprintf("waiting for the peer's address (%d of %d bytes came)", got, len(b))
-		if n > 1 && got == msgLen {
-			doing += ", which may have one queue pair only"
-		}
-		return nil, Explain(ctx, conn, doing, err)
+	if err := fill(ctx, conn, b, ", which may have one queue pair only"); err != nil {
+		return nil, err
 	}
 	peers := make([]Dest, n)
 	for i := range peers {
+		var err error
 		if peers[i], err = Parse(b[i*msgLen:][:msgLen]); err != nil {
 			return nil, err
 		}
 	}
 	return peers, nil
+}
+
+// fill reads what the peer says of itself; hint is added when that ends after one
+// address. The error is ErrSilent when the peer says nothing.
+func fill(ctx context.Context, conn net.Conn, b []byte, hint string) error {
+	got, err := io.ReadFull(conn, b)
+	if got == 0 && errors.Is(err, io.EOF) {
+		return ErrSilent
+	}
+	if err == nil {
+		return nil
+	}
+	doing := fmt.Sprintf("waiting for the peer's address (%d of %d bytes came)", got, len(b))
+	if got == msgLen {
+		doing += hint
+	}
+	return Explain(ctx, conn, doing, err)
 }
 
 // Bound gives the conversation on conn a deadline, none with timeout 0, and ends
