@@ -166,35 +166,31 @@ var violations = []violation{
 		return s.window("! bind 2B\n! close 2B")
 	}},
 	{"window of another queue pair", "IBTA 10.6.7.2, 9.9.3 class C, D and J", func(s *wireRow) *cell { return s.window("! bind 2B other") }},
-	{"before the region", "IBTA 9.7.4.1.5, 9.9.3 class C; UC class D", func(s *wireRow) *cell {
-		if s.info.IETH {
-			return never("a key to close has no range")
-		}
-		return s.names("va=0x6ffffff8")
-	}},
+	{"before the region", "IBTA 9.7.4.1.5, 9.9.3 class C; UC class D", func(s *wireRow) *cell { return s.outside("va=0x6ffffff8") }},
 	{"behind the region", "IBTA 9.7.4.1.5, 9.9.3 class C; UC class D", func(s *wireRow) *cell {
 		switch {
-		case s.info.IETH:
-			return never("a key to close has no range")
 		case s.info.Pos == ib.PosFirst:
-			return s.names("@65237") // all of it is checked with the first packet
+			return s.outside("@65237") // all of it is checked with the first packet
 		case s.info.AtomicETH || s.info.Op == ib.KindAtomicWrite:
-			return s.names("@65536")
+			return s.outside("@65536")
 		}
-		return s.names("@65529")
+		return s.outside("@65529")
 	}},
-	{"range that wraps", "IBTA 9.7.4.1.5, 9.9.3 class C; UC class D", func(s *wireRow) *cell {
-		if s.info.IETH {
-			return never("a key to close has no range")
-		}
-		return s.names("va=0xfffffffffffffff8")
-	}},
+	{"range that wraps", "IBTA 9.7.4.1.5, 9.9.3 class C; UC class D", func(s *wireRow) *cell { return s.outside("va=0xfffffffffffffff8") }},
 	{"address that is no multiple of 8", "IBTA 9.4.5, A19, 9.9.3 class C; rxe_resp.c ERR_MISALIGNED_ATOMIC", func(s *wireRow) *cell {
 		if !s.info.AtomicETH && s.info.Op != ib.KindAtomicWrite {
 			return never("any address will do")
 		}
 		return s.invalid(s.as("@4"))
 	}},
+}
+
+// outside is a packet that names a range beyond its region.
+func (s *wireRow) outside(where string) *cell {
+	if s.info.IETH {
+		return never("a key to close has no range")
+	}
+	return s.names(where)
 }
 
 // inState is a packet for a queue pair that takes none.

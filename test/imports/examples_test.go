@@ -16,11 +16,21 @@ var constructor = regexp.MustCompile(`^(Alloc|Connect|Create|Listen|New|Open|Pai
 
 // silent returns one line for each exported constructor of a package that has no
 // Example with output, and so is not run. The files are those of the package and of
-// its tests.
-func silent(fset *token.FileSet, files []*ast.File) ([]string, error) {
+// its tests, each with its text; nil reads it.
+func silent(t *testing.T, sources map[string]any) []string {
+	t.Helper()
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for name, src := range sources {
+		f, err := parser.ParseFile(fset, name, src, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
 	p, err := doc.NewFromFiles(fset, files, "p")
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
 	var bad []string
 	check := func(recv string, list []*doc.Func) {
@@ -41,7 +51,7 @@ func silent(fset *token.FileSet, files []*ast.File) ([]string, error) {
 			check(t.Name+".", t.Methods)
 		}
 	}
-	return bad, nil
+	return bad
 }
 
 // Each constructor of what programs import has an Example that is run.
@@ -51,20 +61,11 @@ func TestConstructorsHaveExamples(t *testing.T) {
 		if err != nil || len(names) == 0 {
 			t.Fatalf("%s: %d files, %v", dir, len(names), err)
 		}
-		fset := token.NewFileSet()
-		var files []*ast.File
+		sources := map[string]any{}
 		for _, name := range names {
-			f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files = append(files, f)
+			sources[name] = nil
 		}
-		bad, err := silent(fset, files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, line := range bad {
+		for _, line := range silent(t, sources) {
 			t.Errorf("%s: %s", dir, line)
 		}
 	}
@@ -83,19 +84,7 @@ func (T) Newly() {}
 		{"one", "func ExampleNewT() {\n\t// Output: 1\n}", "T.CreateU"},
 		{"compiled only", "func ExampleNewT() {}\nfunc ExampleT_CreateU() {\n\t// Output:\n}", "NewT"},
 	} {
-		fset := token.NewFileSet()
-		var files []*ast.File
-		for name, src := range map[string]string{"p.go": p, "p_test.go": "package p_test\n" + c.tests + "\n"} {
-			f, err := parser.ParseFile(fset, name, src, parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files = append(files, f)
-		}
-		bad, err := silent(fset, files)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bad := silent(t, map[string]any{"p.go": p, "p_test.go": "package p_test\n" + c.tests + "\n"})
 		for i := range bad {
 			bad[i] = strings.Fields(bad[i])[0]
 		}
