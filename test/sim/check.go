@@ -157,7 +157,7 @@ func (s *side) claim(wc *roce.WC) *request {
 	switch {
 	case s.pool != nil:
 		var ok bool
-		if r.recv, ok = s.pool.take(s, wc); !ok {
+		if r.recv, ok = r.pool.take(s, wc); !ok {
 			return nil
 		}
 	case wc.ID != r.id|recvID:

@@ -1,7 +1,7 @@
 // Package sim runs whole stacks in virtual time, in one goroutine: devices with
 // Config.Manual on an in-memory fabric that loses, repeats, reorders and damages
 // packets, and programs that post a random mix of requests and check everything
-// they can see: all operations of RC, UC and UD, from and to memory regions, windows,
+// they can see: all operations of RC, XRC, UC and UD, from and to memory regions, windows,
 // fast registrations and multicast groups, over paths that change. All of it follows from one number, the seed, so that a failing run
 // can be repeated packet by packet:
 //

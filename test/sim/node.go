@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"slices"
 	"time"
 
 	"github.com/goroce/goroce/roce"
@@ -23,7 +25,9 @@ type node struct {
 	cq     *roce.CQ
 	be     *traced
 	arenas []*arena
-	pool   *pool // or nil
+	pool   *pool // for RC, or nil
+	xrcd   *roce.XRCD
+	pools  []*pool // all shared ones: those behind pool are of XRC
 	words  words
 	next   time.Duration // when the device wants to run again
 }
@@ -51,12 +55,33 @@ func (n *node) open(be netio.Backend) (err error) {
 		return err
 	}
 	if w.cfg.Shared {
-		if err := n.newPool(); err != nil {
+		if n.pool, err = n.newPool(nil); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(w.cfg.Services, roce.XRCSend) {
+		if err := n.openXRC(); err != nil {
 			return err
 		}
 	}
 	return n.newWords()
 }
+
+// openXRC makes the XRC domain of a node, and two receive queues in it.
+func (n *node) openXRC() (err error) {
+	if n.xrcd, err = n.dev.OpenXRCD("", os.O_CREATE); err != nil {
+		return err
+	}
+	for range 2 {
+		if _, err = n.newPool(n.xrcd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// xrcPools are the receive queues of the XRC domain.
+func (n *node) xrcPools() []*pool { return n.pools[len(n.pools)-2:] }
 
 // newArenas registers about size bytes of memory in one to three regions.
 func (n *node) newArenas(size int) (l []*arena, err error) {
@@ -80,8 +105,13 @@ func (n *node) close() error {
 	if err := closeArenas(n.arenas, false); err != nil {
 		return err
 	}
-	if n.pool != nil {
-		if err := n.pool.close(); err != nil {
+	for _, p := range n.pools {
+		if err := p.close(); err != nil {
+			return err
+		}
+	}
+	if n.xrcd != nil {
+		if err := n.xrcd.Close(); err != nil {
 			return err
 		}
 	}
@@ -113,7 +143,11 @@ func (n *node) events() {
 			s.drain = drained
 			s.resumeAt = n.w.now + time.Duration(n.w.rng.IntN(300_000))
 		case ev.SRQ != nil && ev.Type == roce.EventSRQLimit:
-			n.pool.limitReached()
+			for _, p := range n.pools {
+				if p.srq == ev.SRQ {
+					p.limitReached()
+				}
+			}
 		case s != nil && ev.Type == roce.EventPathMig && s.roams:
 			n.w.res.Migrated++
 		case s != nil && s.doomed:

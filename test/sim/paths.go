@@ -9,7 +9,7 @@ import (
 
 // Programs of some connections arm, migrate on request and disarm, at any time, and
 // now and then the path in use of both ends is cut, when both are armed. Requests of
-// RC survive that, and those of UC fare no worse than others.
+// RC and XRC survive that, and those of UC fare no worse than others.
 
 // altPort is the first source port of second paths, one for each side.
 const altPort = 0xc000
@@ -32,7 +32,7 @@ func (s *side) roam() bool {
 		s.cut, p.cut = false, false
 		s.arm()
 		p.arm()
-	case both && other == roce.MigArmed && s.typ == roce.RC && s.w.rng.IntN(2) == 0:
+	case both && other == roce.MigArmed && !s.lossy() && s.w.rng.IntN(2) == 0:
 		s.cut, s.cutPort = true, port(a.AV.SourcePort)
 		p.cut, p.cutPort = true, port(b.AV.SourcePort)
 	case other == roce.MigArmed, !both && other == roce.MigRearm && min(a.PathMigState, b.PathMigState) == roce.MigMigrated:

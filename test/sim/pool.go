@@ -23,20 +23,27 @@ type pool struct {
 	next    uint64             // ID of the next
 	at      time.Duration      // when to look again
 	limited bool               // the limit is armed
+	least   map[*side]uint64   // the least ID that may complete next for a side
 }
 
-// newPool makes the shared queue of a node.
-func (n *node) newPool() error {
+// newPool makes a shared queue of a node, in an XRC domain or none.
+func (n *node) newPool(x *roce.XRCD) (*pool, error) {
 	rng := n.w.rng
-	p := &pool{n: n, sge: 1 + rng.IntN(4), target: 2 + rng.IntN(6), posted: map[uint64]scatter{}, room: n.w.cfg.MaxSize}
+	p := &pool{n: n, sge: 1 + rng.IntN(4), target: 2 + rng.IntN(6), posted: map[uint64]scatter{}, least: map[*side]uint64{}, room: n.w.cfg.MaxSize}
 	var err error
 	if p.arenas, err = n.newArenas(n.w.cfg.Arena); err != nil {
-		return err
+		return nil, err
 	}
-	p.srq, err = n.pd.CreateSRQ(roce.SRQConfig{MaxWR: 8, MaxSGE: p.sge})
+	cfg := roce.SRQConfig{MaxWR: 8, MaxSGE: p.sge}
+	if x != nil {
+		cfg.XRCD, cfg.CQ = x, n.cq
+	}
+	if p.srq, err = n.pd.CreateSRQ(cfg); err != nil {
+		return nil, err
+	}
 	p.post = p.srq.PostRecv
-	n.pool = p
-	return err
+	n.pools = append(n.pools, p)
+	return p, nil
 }
 
 // newPool makes the receives of a side of UC or UD. Some are too short, and wait for
@@ -51,7 +58,7 @@ func (s *side) newPool() {
 		room = max(ib.GRHSize, room/2)
 	}
 	s.pool = &pool{
-		n: s.n, post: s.qp.PostRecv, room: room, arenas: s.arenas, posted: map[uint64]scatter{},
+		n: s.n, post: s.qp.PostRecv, room: room, arenas: s.arenas, posted: map[uint64]scatter{}, least: map[*side]uint64{},
 		sge: 1 + rng.IntN(s.qpCap.MaxRecvSGE), target: min(1+rng.IntN(8), s.qpCap.MaxRecvWR),
 	}
 }
@@ -66,7 +73,7 @@ func (p *pool) queue() *roce.SRQ {
 
 // due returns when the program wants to do something by itself.
 func (p *pool) due() time.Duration {
-	if p != nil && p.at > p.n.w.now && len(p.posted) < p.target {
+	if p.at > p.n.w.now && len(p.posted) < p.target {
 		return p.at
 	}
 	return roce.Never
@@ -74,7 +81,7 @@ func (p *pool) due() time.Duration {
 
 // act posts receives, sizes the queue and arms its limit, now and then.
 func (p *pool) act() (busy bool) {
-	if p == nil || p.n.w.now < p.at || len(p.posted) >= p.target {
+	if p.n.w.now < p.at || len(p.posted) >= p.target {
 		return false
 	}
 	w, rng := p.n.w, p.n.w.rng
@@ -113,13 +120,13 @@ func (p *pool) take(s *side, wc *roce.WC) (buf scatter, ok bool) {
 	switch {
 	case !ok:
 		p.n.w.fail("%v: receive %#x of the pool completed, but is not posted", s, wc.ID)
-	case wc.ID < s.nextShared:
+	case wc.ID < p.least[s]:
 		p.n.w.fail("%v: receive %#x of the shared queue completed after a later one", s, wc.ID)
-	case p.srq == nil && wc.ID != s.nextShared:
-		p.n.w.fail("%v: receive %#x completed, but next is %#x", s, wc.ID, s.nextShared)
+	case p.srq == nil && wc.ID != max(recvID, p.least[s]):
+		p.n.w.fail("%v: receive %#x completed, but next is %#x", s, wc.ID, p.least[s])
 	}
 	delete(p.posted, wc.ID)
-	s.nextShared = wc.ID + 1
+	p.least[s] = wc.ID + 1
 	return buf, ok
 }
 

@@ -16,8 +16,11 @@ func (s *side) mix() []roce.WROpcode {
 	if s.typ == roce.UC {
 		return mix
 	}
-	mix = append(mix, roce.WRRead, roce.WRSendWithInv)
-	if !s.doomed { // of a doomed one nobody would know which were executed
+	mix = append(mix, roce.WRRead)
+	if s.typ == roce.XRCSend {
+		return append(mix, roce.WRAtomicFetAdd, roce.WRAtomicCmpSwp)
+	}
+	if mix = append(mix, roce.WRSendWithInv); !s.doomed { // of a doomed one nobody would know which were executed
 		mix = append(mix, roce.WRAtomicFetAdd, roce.WRAtomicCmpSwp, roce.WRAtomicWrite, roce.WRFlush)
 	}
 	return mix
@@ -28,6 +31,9 @@ func (s *side) plan() {
 	rng, mix := s.w.rng, s.mix()
 	if rng.IntN(4) == 0 { // a program that does few kinds of things
 		mix = []roce.WROpcode{mix[rng.IntN(len(mix))], mix[rng.IntN(len(mix))]}
+	}
+	if s.typ == roce.XRCRecv {
+		return // it has no send queue
 	}
 	for i := range s.w.cfg.Requests {
 		r := &request{
@@ -61,6 +67,12 @@ func (s *side) plan() {
 			r.flags |= roce.Signaled // or nobody would know of its end
 		}
 		s.ops = append(s.ops, r)
+		switch {
+		case s.typ == roce.XRCSend:
+			r.pool = s.peer.n.xrcPools()[rng.IntN(2)]
+		case s.typ == roce.RC:
+			r.pool = s.peer.pool
+		}
 		if s.lossy() {
 			r.heard = map[*side]int{}
 		} else if r.consumes() {
@@ -263,6 +275,9 @@ func (s *side) workRequest(r *request) roce.SendWR {
 		wr.InvalidateRKey = r.rkey
 	case !r.sends():
 		wr.RemoteAddr, wr.RKey = r.va, r.rkey
+	}
+	if s.typ == roce.XRCSend {
+		wr.RemoteSRQN = r.pool.srq.Num()
 	}
 	s.spoilSend(r, &wr)
 	return wr

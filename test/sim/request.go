@@ -32,6 +32,7 @@ type request struct {
 	floor, compare uint64 // of an atomic, see words
 	after          int
 
+	pool  *pool         // of the peer, which its receive comes from, or that XRC names
 	group bool          // a datagram to the group
 	last  ib.PSN        // of its packets, once they have been sent
 	heard map[*side]int // how often an unreliable service delivered it, and to whom

@@ -73,7 +73,7 @@ func Scenario(seed uint64) Config {
 	}
 	c.Shared = rng.IntN(3) == 0
 	c.Roam = rng.IntN(3) == 0
-	c.Services = []roce.QPType{roce.RC, roce.RC, roce.RC, roce.UC, roce.UD}
+	c.Services = []roce.QPType{roce.RC, roce.RC, roce.RC, roce.XRCSend, roce.UC, roce.UD}
 	return c
 }
 

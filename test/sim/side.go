@@ -38,9 +38,8 @@ type side struct {
 	held     int        // bytes in posted receive requests
 	recvAt   time.Duration
 
-	pool       *pool  // where it receives from instead: one of its node, of its own or nil
-	nextShared uint64 // the least ID of a receive from there that may come next
-	lastWQE    bool   // no receive from there will come any more
+	pool    *pool // where it receives from instead: one of its node, of its own or nil
+	lastWQE bool  // no receive from there will come any more
 
 	arenas  []*arena // the memory it uses
 	life    int      // connections to come after this one
@@ -109,7 +108,11 @@ func (w *world) connection(na, nb *node, life int) error {
 	if err != nil {
 		return err
 	}
-	b, err := w.newSide(nb, typ, mtu, doomed)
+	far := typ
+	if typ == roce.XRCSend {
+		far = roce.XRCRecv
+	}
+	b, err := w.newSide(nb, far, mtu, doomed)
 	if err != nil {
 		return err
 	}
@@ -184,15 +187,22 @@ func (s *side) close() error {
 }
 
 func (w *world) newSide(n *node, typ roce.QPType, mtu ib.MTU, doomed bool) (*side, error) {
-	s := &side{w: w, n: n, num: len(w.sides), typ: typ, mtu: mtu, nextShared: recvID, inline: []int{0, 64, 512}[w.rng.IntN(3)], sigAll: w.rng.IntN(5) == 0}
+	s := &side{w: w, n: n, num: len(w.sides), typ: typ, mtu: mtu, inline: []int{0, 64, 512}[w.rng.IntN(3)], sigAll: w.rng.IntN(5) == 0}
 	var err error
-	if n.pool != nil && typ == roce.RC && !(doomed && n.w.cfg.Failure.ownReceives()) && w.rng.IntN(2) == 0 {
+	switch {
+	case typ == roce.XRCRecv:
+		s.pool = n.xrcPools()[0] // or another: each request says
+	case n.pool != nil && typ == roce.RC && !(doomed && n.w.cfg.Failure.ownReceives()) && w.rng.IntN(2) == 0:
 		s.pool = n.pool
 	}
-	s.qp, err = n.pd.CreateQP(roce.QPConfig{
-		Type: typ, SRQ: s.pool.queue(), SendCQ: n.cq, MaxSendWR: 1 << w.rng.IntN(7), MaxRecvWR: 1 << w.rng.IntN(6),
-		MaxSendSGE: 1 + w.rng.IntN(32), MaxRecvSGE: 1 + w.rng.IntN(32), MaxInline: s.inline, SigAll: s.sigAll,
-	})
+	if typ == roce.XRCRecv {
+		s.qp, err = n.xrcd.CreateQP()
+	} else {
+		s.qp, err = n.pd.CreateQP(roce.QPConfig{
+			Type: typ, SRQ: s.pool.queue(), SendCQ: n.cq, MaxSendWR: 1 << w.rng.IntN(7), MaxRecvWR: 1 << w.rng.IntN(6),
+			MaxSendSGE: 1 + w.rng.IntN(32), MaxRecvSGE: 1 + w.rng.IntN(32), MaxInline: s.inline, SigAll: s.sigAll,
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -239,10 +249,14 @@ func (w *world) join(a, b *side) error {
 		if err != nil {
 			return err
 		}
+		mask := roce.MaskState | roce.MaskSQPSN | roce.MaskTimeout
+		if s.typ != roce.XRCRecv {
+			mask |= roce.MaskRetryCnt | roce.MaskRNRRetry | roce.MaskMaxRdAtomic
+		}
 		err = s.qp.Modify(&roce.Attr{
 			State: roce.StateRTS, SQPSN: psn[i], Timeout: ib.AckTimeout(8 + w.rng.IntN(7)), RetryCnt: 7, RNRRetry: s.rnrRetry(),
 			MaxRdAtomic: uint8(1 + w.rng.IntN(depth[1-i])),
-		}, roce.MaskState|roce.MaskSQPSN|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskMaxRdAtomic)
+		}, mask)
 		if err != nil {
 			return err
 		}

@@ -81,7 +81,7 @@ func (r *Result) shown() map[string]int {
 		"packet sent again": int(r.Retrans), "timeout": int(r.Timeouts), "RNR NAK": int(r.RNRs), "full socket": r.Blocked,
 		"drained send queue": r.Drains, "limit event": r.Limits, "unreliable message that came": r.Heard,
 		"unreliable message that got lost": r.Unheard, "migration": r.Migrated, "request through a grant": r.Granted,
-		"READ that came too late": int(r.Late),
+		"READ that came too late": int(r.Late), "request over XRC": r.XRC,
 	}
 }
 
@@ -97,6 +97,7 @@ func (r *Result) add(s Result) {
 	r.Blocked += s.Blocked
 	r.Drains += s.Drains
 	r.Limits += s.Limits
+	r.XRC += s.XRC
 	r.Migrated += s.Migrated
 	r.Granted += s.Granted
 	r.Late += s.Late

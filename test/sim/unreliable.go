@@ -21,7 +21,7 @@ const qkey = 0x5eed
 const lossyMax = 6 << 10
 
 // lossy says whether messages of the side may get lost.
-func (s *side) lossy() bool { return s.typ != roce.RC }
+func (s *side) lossy() bool { return s.typ == roce.UC || s.typ == roce.UD }
 
 // delivery is a place where a packet of a side arrives.
 type delivery struct {

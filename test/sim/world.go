@@ -38,6 +38,7 @@ type Result struct {
 	Limits    int // limit events of shared receive queues
 	Heard     int // messages that UC and UD delivered, and did not
 	Unheard   int
+	XRC       int    // requests over XRC
 	Migrated  int    // to another path
 	Granted   int    // requests through grants
 	Late      uint64 // READs that were asked for again when they could not be answered
@@ -149,8 +150,8 @@ func (w *world) turn() (busy bool) {
 	before := w.sent + w.received
 	for _, n := range w.nodes {
 		n.events()
-		if n.pool.act() {
-			busy = true
+		for _, p := range n.pools {
+			busy = p.act() || busy
 		}
 		n.touch()
 	}
@@ -178,7 +179,10 @@ func (w *world) turn() (busy bool) {
 func (w *world) next() time.Duration {
 	t := roce.Never
 	for _, n := range w.nodes {
-		t = min(t, n.next, n.pool.due())
+		t = min(t, n.next)
+		for _, p := range n.pools {
+			t = min(t, p.due())
+		}
 		if n.be.fullUntil > w.now {
 			t = min(t, n.be.fullUntil)
 		}
@@ -250,6 +254,9 @@ func (w *world) open() error {
 func (w *world) close() error {
 	for _, s := range w.sides {
 		w.res.Requests += len(s.ops)
+		if s.typ == roce.XRCSend {
+			w.res.XRC += len(s.ops)
+		}
 		if err := s.close(); err != nil {
 			return err
 		}
