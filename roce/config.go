@@ -67,6 +67,11 @@ type Config struct {
 	UnknownQPRate int
 	// CloseTimeout bounds how long Close takes; 0 means one second.
 	CloseTimeout time.Duration
+	// Stash bounds the bytes of request packets that the device keeps because one
+	// before them is missing, StashQP those of one queue pair; 0 means 16 MiB and
+	// 512 KiB, negative none: they are dropped and have to come again. Memory is
+	// taken when it is first needed, and then kept.
+	Stash, StashQP int
 	// Logger is told of what operators want to know; nil is silent. It is
 	// never called with a lock held.
 	Logger *slog.Logger
@@ -92,6 +97,12 @@ func (c Config) filled() (Config, error) {
 		c.Spin = spinDefault
 	case c.Spin < 0:
 		c.Spin = 0
+	}
+	if c.Stash == 0 {
+		c.Stash = 16 << 20
+	}
+	if c.StashQP == 0 {
+		c.StashQP = 512 << 10
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -44,6 +44,7 @@ type Device struct {
 	mem      *mem.Table
 	ahs      ahTable
 	counters transport.Counters
+	stash    *transport.Stash // under the engine lock
 	events   *mailbox[AsyncEvent]
 	finished sync.Once
 	done     chan struct{} // closed by finish
@@ -93,6 +94,7 @@ func Open(cfg Config) (*Device, error) {
 // newDevice makes a device that has no port yet. cfg has its defaults in place.
 func newDevice(cfg Config, addr netip.Addr) (d *Device, err error) {
 	d = &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
+	d.stash = transport.NewStash(cfg.Stash, cfg.StashQP)
 	d.mem.SetSync(msync, checkPersistent)
 	d.events, d.channels = newMailbox[AsyncEvent](), map[*CompChannel]struct{}{}
 	if d.allow, err = newAllowList(cfg.AllowPeers); err != nil {

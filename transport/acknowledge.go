@@ -68,13 +68,20 @@ func (r *responder) noteNAK(s ib.Syndrome, seq uint64) {
 	r.nakDue = true
 }
 
-// gap takes a packet beyond the expected one. The first gets a sequence NAK,
-// the others nothing until the expected packet has come (IBTA 9.7.5.2; Linux
-// rxe_resp.c, check_psn); after an RNR NAK not even the first, because the
-// requester is only going on with what it had queued.
-func (r *responder) gap() {
-	if r.refused {
+// gap takes a packet beyond the expected one and keeps it for its turn, if there is
+// room. The first gets a sequence NAK, the others nothing until the expected packet
+// has come (IBTA 9.7.5.2; Linux rxe_resp.c, check_psn); after an RNR NAK not even
+// the first, because the requester is only going on with what it had queued.
+func (r *responder) gap(in *Inbound, seq uint64) {
+	switch {
+	case r.early.has(seq):
+		r.q.count(DuplicateRequest)
+	case r.early.keep(&in.Packet, seq, r.expected):
+		r.q.count(OutOfSequenceKept)
+	case r.refused:
 		r.q.count(DropAfterNAK)
+	}
+	if r.refused {
 		return
 	}
 	r.refused = true

@@ -27,7 +27,7 @@ const (
 	SentPkts Counter = iota
 	RcvdPkts
 	DuplicateRequest
-	OutOfSequence // out_of_seq_request: a PSN beyond the expected one
+	OutOfSequence // out_of_seq_request: a sequence NAK for a PSN beyond the expected one
 	RcvdRNR
 	SendRNR
 	RcvdSeqErr // packet_seq_err received: sequence NAKs
@@ -57,7 +57,7 @@ const (
 	DropTransport   // opcode of another transport service than the QP's, or (XRC) of its other direction
 	DropBadResponse // response that belongs to no outstanding request
 	DropGhost       // ACK outside the window of outstanding PSNs
-	DropAfterNAK    // out of order while a NAK or RNR NAK is outstanding
+	DropAfterNAK    // out of order while a NAK or RNR NAK is outstanding, and not kept
 	DropNoResource  // duplicate READ or atomic whose resources were recycled
 	DropDuplicate   // other duplicate that needs no answer
 	NPECNMarked     // np_ecn_marked_roce_packets
@@ -68,7 +68,9 @@ const (
 	DropQKey        // UD: Q_Key does not match
 	PathMigrations  // changes to the alternate path
 	DropMigReq      // request to migrate that does not come by the alternate path
-	NumCounters     // not a counter
+	// OutOfSequenceKept counts packets beyond the expected PSN that were kept for their turn.
+	OutOfSequenceKept
+	NumCounters // not a counter
 )
 
 var counterNames = [NumCounters]string{
@@ -82,5 +84,5 @@ var counterNames = [NumCounters]string{
 	"drop_after_nak", "drop_no_resource", "drop_duplicate", "np_ecn_marked_roce_packets",
 	"rp_cnp_ignored", "retransmitted_pkts",
 	"drop_broken_message", "drop_no_receive", "drop_qkey",
-	"path_migrations", "drop_mig_req",
+	"path_migrations", "drop_mig_req", "out_of_seq_kept",
 }

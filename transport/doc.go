@@ -6,7 +6,8 @@
 // A [QP] consists of a sender and a receiver. Those of RC are a requester
 // (requester.go makes packets of send requests, completer.go completes them,
 // window.go bounds what is in flight) and a responder (responder.go takes
-// requests, acknowledge.go and resources.go answer them); UC and UD send by
+// requests, stash.go keeps those that came early, acknowledge.go and resources.go
+// answer them); UC and UD send by
 // unreliable.go and receive by ucreceiver.go and udreceiver.go. receives.go is
 // what all receivers share, localops.go what senders do without a packet. modify.go has the states and their rules.
 //

@@ -47,7 +47,7 @@ const (
 	WantData                     // requests or READ responses
 )
 
-// QPConfig is what a queue pair is made of. All fields but Event are needed.
+// QPConfig is what a queue pair is made of. All fields but Event and Stash are needed.
 type QPConfig struct {
 	Num            ib.QPN
 	Type           QPType
@@ -71,6 +71,9 @@ type QPConfig struct {
 	// SRQs has the receive queues of an XRC target, which needs neither PD and
 	// Mem nor any queue of its own.
 	SRQs SRQs
+	// Stash keeps request packets that come before their turn; nil keeps none. Only
+	// RC needs it.
+	Stash *Stash
 	// AHs resolves address handles, and MTU is the most payload of a datagram
 	// in bytes. Only UD needs them.
 	AHs AHs

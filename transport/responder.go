@@ -11,7 +11,8 @@ import (
 // takes requests: it checks
 // them, moves their payload straight into memory, completes receives and notes
 // which ACK, NAK or READ responses are due. Nothing is queued but READs and
-// FLUSHes: a request is executed or refused when it arrives.
+// FLUSHes, and what came before its turn (stash.go): the expected request is
+// executed or refused when it arrives.
 //
 // Order of execution. SENDs and WRITEs are executed in PSN order. A READ is
 // accepted in PSN order, but its memory is read when its responses are written,
@@ -27,6 +28,8 @@ type responder struct {
 	respState
 	target mem.Cursor // where the payload of the message goes
 	reads  readQueue
+	early  early
+	kept   Inbound // scratch: the packet at work that was kept
 	// flushes are the FLUSHes whose answers are due, in PSN order.
 	flushes []flushRequest
 }
@@ -71,6 +74,7 @@ type nakPoint struct {
 func (r *responder) reset() {
 	r.target.Reset()
 	r.forget()
+	r.early.clear(r.expected)
 	r.srq, r.haveWQE, r.respState = &r.q.own, false, respState{}
 }
 
@@ -79,6 +83,7 @@ func (r *responder) reset() {
 func (r *responder) start(a *Attr) {
 	r.reset()
 	r.mtu = a.PathMTU.Bytes()
+	r.early.from, r.early.mtu = r.q.cfg.Stash, a.PathMTU
 	r.expected = firstSeq(a.RQPSN)
 	r.last.seq = r.expected - 1
 	r.grow()
@@ -99,12 +104,38 @@ func (r *responder) receive(now time.Duration, in *Inbound) {
 	case seq < r.expected:
 		r.duplicate(in, seq)
 	case seq > r.expected:
-		r.gap()
+		r.gap(in, seq)
 	default:
 		// What was refused has come: a NAK for it that has not left yet (the
 		// packet was only overtaken) is pointless.
 		r.refused, r.nakDue = false, false
 		r.execute(now, in)
+		r.early.drop(seq, r.expected)
+		r.catchUp(now)
+	}
+}
+
+// catchUp executes the packets that were kept, up to the next that is missing, and
+// acknowledges them at once: a requester that has gone back may skip them. One that
+// finds no receive, or no room for its answer, is dropped; it will come again.
+func (r *responder) catchUp(now time.Duration) {
+	last := r.last
+	for !r.refused {
+		seq := r.expected
+		p, ok := r.early.take(seq)
+		if !ok {
+			break
+		}
+		r.kept.Packet = p
+		r.execute(now, &r.kept)
+		r.early.release(p)
+		if r.expected == seq {
+			break
+		}
+		r.early.drop(seq, r.expected)
+	}
+	if r.last != last {
+		r.noteAck(r.last)
 	}
 }
 
@@ -275,6 +306,7 @@ func (r *responder) failReceive(now time.Duration, s WCStatus) {
 func (r *responder) flush() {
 	r.inMessage = false
 	r.target.Reset()
+	r.early.clear(r.expected)
 	r.flushReceives()
 	if !r.failed {
 		r.nakDue = false
