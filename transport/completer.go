@@ -44,7 +44,7 @@ func (r *requester) acknowledge(now time.Duration, in *Inbound) {
 		return
 	}
 	if r.una < to {
-		r.impliedNAK(now)
+		r.impliedNAK(now, syn, to)
 		return
 	}
 	switch syn.Kind() {
@@ -57,9 +57,14 @@ func (r *requester) acknowledge(now time.Duration, in *Inbound) {
 	}
 }
 
-// impliedNAK acts on news from behind a READ whose responses are missing: the
-// responder has sent them before (IBTA 9.7.5.2.9).
-func (r *requester) impliedNAK(now time.Duration) {
+// impliedNAK acts on an acknowledgement of what is behind a READ whose responses are
+// missing: the responder has sent them before (IBTA 9.7.5.2.9). An ACK has nothing
+// repeated but them. What a NAK or RNR NAK refuses has to come again as well.
+func (r *requester) impliedNAK(now time.Duration, syn ib.Syndrome, to uint64) {
+	if syn.Kind() == ib.SynAck {
+		r.behind(now, to)
+		return
+	}
 	r.q.count(ImpliedNAK)
 	r.lost(now)
 }
@@ -122,30 +127,31 @@ func (r *requester) rnr(now time.Duration, t ib.RNRTimer) {
 
 // retry sends everything from una on again, if a retry is left.
 func (r *requester) retry(now time.Duration) {
-	if r.retries == 0 {
-		if r.q.escape(now) {
-			r.goBack()
-			return
-		}
+	if r.spend(now) {
+		r.goBack()
+	}
+}
+
+// spend takes one of the retries. Without one the other path is the last resort,
+// from which everything starts anew.
+func (r *requester) spend(now time.Duration) bool {
+	switch {
+	case r.retries > 0:
+		r.q.count(CompleterRetry)
+		r.retries--
+		return true
+	case r.q.escape(now):
+		r.goBack()
+	default:
 		r.q.count(RetryExceeded)
 		r.fail(now, WCRetryExcErr)
-		return
 	}
-	r.q.count(CompleterRetry)
-	r.retries--
-	r.goBack()
+	return false
 }
 
 // moved gives the new path all retries and a whole timeout (IBTA 17.2.8).
 func (r *requester) moved(now time.Duration) {
 	r.retries, r.wentBack, r.since = r.q.attr.RetryCnt, false, now
-}
-
-func (r *requester) goBack() {
-	r.nxt, r.nxtCum, r.cur = r.una, r.unaCum, r.done
-	r.asked = r.unaCum
-	r.readNext = 0
-	r.armed, r.parked = false, false // the timer starts again with the first packet
 }
 
 // deadline is when expire has something to do.
@@ -177,70 +183,80 @@ func (r *requester) expire(now time.Duration) {
 }
 
 // readResponse takes a packet of a READ response, or the answer to an atomic or a
-// FLUSH. It acknowledges everything before the READ (IBTA 9.7.5.1.2). Any that is next in PSN order is welcome:
-// the answer to a repeated request may begin with a MIDDLE, as that of rxe does,
-// or with a FIRST.
+// FLUSH. It acknowledges everything before the READ (IBTA 9.7.5.1.2). The answer to
+// a repeated request may begin with a MIDDLE, as that of rxe does, or with a FIRST.
+//
+// One that others should have come before is placed at once: what a READ or an atomic
+// brings is the program's to look at with the completion alone (IBTA 10.8.3.3 gives
+// responses no order in memory). If something is wrong with it, it is dropped: it
+// will come again, in its turn.
 func (r *requester) readResponse(now time.Duration, in *Inbound) {
 	seq := extend(in.PSN(), r.una)
-	if r.numReads == 0 || seq >= r.top {
-		r.q.count(DropBadResponse)
-		return
-	}
-	req := *r.read(0)
-	next := max(r.una, req.first)
-	if seq < next {
+	req := r.readOf(seq)
+	switch {
+	case r.numReads > 0 && seq < max(r.una, r.read(0).first), req != nil && r.board.has(seq):
 		r.q.count(DropDuplicate)
+		return
+	case req == nil, seq-r.una >= boardSize:
+		r.q.count(DropBadResponse)
 		return
 	}
 	if r.advance(now, req.first); !r.live() {
 		return
 	}
-	if seq > next {
-		r.impliedNAK(now) // one was lost on the way
-		return
-	}
-	c := r.at(r.done)
-	if s := r.takeResponse(in, c, seq, seq+1 == req.end); s != WCSuccess {
+	switch s := r.takeResponse(in, req, seq); {
+	case s == WCSuccess:
+		r.board.mark(seq)
+	case seq == r.una:
 		r.fail(now, s)
 		return
+	default:
+		r.q.count(DropBadResponse)
 	}
-	if seq+1 == req.end {
-		r.readHead = (r.readHead + 1) % MaxRdAtomic
-		r.numReads--
-		r.readNext = max(r.readNext-1, 0)
+	if r.advance(now, r.acked); r.una <= seq && r.live() {
+		r.behind(now, seq+1) // one was lost on the way
 	}
-	r.progress(now, seq+1)
 }
 
-// takeResponse checks READ response seq and copies its payload to memory. last
-// says whether it answers the end of its request.
-func (r *requester) takeResponse(in *Inbound, c *record, seq uint64, last bool) WCStatus {
-	info := in.Info()
+// readOf returns the READ REQUEST that has a response seq, or nil.
+func (r *requester) readOf(seq uint64) *readRequest {
+	for i := range r.numReads {
+		if req := r.read(i); seq >= req.first && seq < req.end {
+			return req
+		}
+	}
+	return nil
+}
+
+// takeResponse checks response seq of req and copies its payload to memory.
+func (r *requester) takeResponse(in *Inbound, req *readRequest, seq uint64) WCStatus {
+	info, c := in.Info(), r.at(req.rec)
+	last := seq+1 == req.end
 	if info.Op != c.op.answer() || info.Pos.Ends() != last || info.AETH && in.AETH().Syndrome.Kind() != ib.SynAck {
 		return WCBadRespErr // IBTA 9.9.2.4.3
 	}
 	if c.op != WRRead {
-		return r.takeAnswer(in, c)
+		return r.takeAnswer(in, req.rec)
 	}
 	off := c.offset(seq, r.mtu)
 	data := in.Payload()
 	if uint64(len(data)) != min(uint64(r.mtu), uint64(c.length)-off) {
 		return WCLocLenErr // IBTA 9.9.2.4.3: too much or too little READ data
 	}
-	return r.land(c, off, data)
+	return r.land(req.rec, off, data)
 }
 
-// land copies what a response brings to the memory of the oldest request.
-func (r *requester) land(c *record, off uint64, data []byte) WCStatus {
+// land copies what a response brings to the memory of request i.
+func (r *requester) land(i uint32, off uint64, data []byte) WCStatus {
 	if len(data) == 0 {
 		return WCSuccess
 	}
-	if !r.rxOn || r.rxAt != r.done {
+	if !r.rxOn || r.rxAt != i {
 		r.rxOn = false
-		if s := r.open(&r.rx, r.done, c); s != WCSuccess {
+		if s := r.open(&r.rx, i, r.at(i)); s != WCSuccess {
 			return s
 		}
-		r.rxAt, r.rxOn = r.done, true
+		r.rxAt, r.rxOn = i, true
 	}
 	if r.rx.CopyIn(off, data) != mem.OK {
 		return WCLocProtErr
@@ -251,10 +267,8 @@ func (r *requester) land(c *record, off uint64, data []byte) WCStatus {
 // advance takes note that the peer has everything before to; but a READ is only
 // complete with its last response.
 func (r *requester) advance(now time.Duration, to uint64) {
-	if r.numReads > 0 {
-		to = min(to, r.read(0).first)
-	}
-	if to > r.una {
+	r.acked = max(r.acked, to)
+	if to = r.reach(); to > r.una {
 		r.progress(now, to)
 	}
 }
@@ -269,16 +283,18 @@ func (r *requester) progress(now time.Duration, to uint64) {
 		r.doomed = false // its first transmission had arrived before the repetition failed
 	}
 	before := r.unaCum
+	r.board.clear(r.una, to)
 	r.una, r.unaCum = to, r.endCum
 	if r.done != r.begun {
 		r.unaCum = r.at(r.done).cumAt(to, r.mtu)
 	}
 	if r.nxt < r.una {
 		// What was to be sent again has arrived after all.
-		r.nxt, r.nxtCum, r.cur = r.una, r.unaCum, r.done
+		r.cur = r.done
+		r.moveTo(to)
 	}
 	r.win.grow(r.unaCum - before)
-	r.armed, r.since = r.nxt > r.una, now
+	r.armed, r.since, r.again = r.nxt > r.una, now, 0
 	r.retries, r.rnrLeft, r.wentBack = r.q.attr.RetryCnt, r.q.attr.RNRRetry, false
 	r.settle(now)
 	r.drained()

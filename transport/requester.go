@@ -50,14 +50,15 @@ func (c *record) cumAt(seq uint64, mtu uint32) uint64 {
 // that leave the original, and the parts behind it have requests of their own.
 type readRequest struct {
 	first, end uint64
+	rec        uint32 // the request
 }
 
 // requester is the sending side of a queue pair: it makes packets of send
-// requests (this file) and completes them (completer.go).
+// requests (this file), completes them (completer.go), and sends again what was
+// lost (recover.go).
 //
 // Requests are numbered by their send queue index: done <= cur <= begun.
 // Packets are numbered by sequence: una <= nxt <= end and nxt <= top.
-// Going back N is nothing but setting nxt back to una.
 type requester struct {
 	q   *QP
 	mtu uint32
@@ -78,6 +79,14 @@ type requester struct {
 	asked  uint64 // nxtCum after the last packet with AckReq
 	fence  uint64 // after the last packet of the last READ or atomic begun
 	win    window
+
+	acked  uint64 // everything before was acknowledged; una may stand at a READ before it
+	board  board
+	stop   uint64 // below top: what was sent is sent again up to here
+	fixed  uint64 // what is missing before it was sent again ...
+	news   uint64 // ... before this packet was first sent
+	repair bool   // only what is known to be lost is sent again
+	again  uint64 // charge of what was sent again since then, or since the last progress
 
 	reads    [MaxRdAtomic]readRequest // ring of outstanding READ REQUESTs
 	readHead int
@@ -116,6 +125,7 @@ func (r *requester) reset() {
 func (r *requester) clear() {
 	r.cur, r.begun = r.done, r.done
 	r.nxt, r.top, r.end, r.fence = r.una, r.una, r.una, r.una
+	r.acked, r.stop, r.fixed, r.news, r.board = r.una, r.una, r.una, r.una, board{}
 	r.unaCum, r.nxtCum, r.endCum, r.asked = 0, 0, 0, 0
 	r.readHead, r.numReads, r.readNext = 0, 0, 0
 	r.armed, r.waiting, r.wentBack, r.parked, r.draining, r.doomed = false, false, false, false, false, false
@@ -190,6 +200,9 @@ func (r *requester) transmit(now time.Duration, out Outbox, budget int) (n int) 
 func (r *requester) step(now time.Duration, out Outbox) (sent int, more bool) {
 	if r.waiting || !r.live() {
 		return 0, false
+	}
+	if r.nxt < r.top {
+		r.pass(now)
 	}
 	if r.nxt == r.end {
 		e, ok := r.next()
@@ -411,7 +424,7 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 	ib.RETH{VA: c.raddr + off, RKey: c.rkey, Length: uint32(n)}.Put(b[at:])
 	r.q.commit(out)
 	if !again {
-		*r.read(r.numReads) = readRequest{r.nxt, end}
+		*r.read(r.numReads) = readRequest{r.nxt, end, r.cur}
 		r.numReads++
 	}
 	r.readNext++
@@ -430,9 +443,20 @@ func (r *requester) readPart() uint64 {
 // read returns the i-th outstanding READ REQUEST.
 func (r *requester) read(i int) *readRequest { return &r.reads[(r.readHead+i)%MaxRdAtomic] }
 
-// fits says whether the window has room; one packet may always be in flight.
+// fits says whether the window has room; one packet may always be in flight. What
+// has a mark is not; its share is taken as that of the average packet.
 func (r *requester) fits(cost uint64) bool {
-	return r.nxt == r.una || r.nxtCum-r.unaCum+cost <= r.win.size
+	out := r.nxtCum - r.unaCum
+	switch {
+	case r.nxt < r.top && r.repair:
+		out = r.again // what is sent again now was lost
+	case r.nxt == r.top && r.board.n > 0:
+		if out+cost > r.win.max || r.nxt-r.una >= boardSize {
+			return false
+		}
+		out -= out * uint64(r.board.n) / (r.nxt - r.una)
+	}
+	return out == 0 || out+cost <= r.win.size
 }
 
 // mustAsk says whether a packet that ends no message asks for an acknowledgement
@@ -447,6 +471,7 @@ func (r *requester) mustAsk(cost uint64) bool {
 func (r *requester) sent(now time.Duration, c *record, n, cost uint64, asked bool) {
 	if r.nxt < r.top {
 		r.q.count(RetransPkts)
+		r.again += cost
 	}
 	r.nxt += n
 	r.nxtCum += cost

@@ -92,7 +92,7 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 	}
 	r.q.commit(out)
 	if !again {
-		*r.read(r.numReads) = readRequest{c.first, c.end}
+		*r.read(r.numReads) = readRequest{c.first, c.end, r.cur}
 		r.numReads++
 	}
 	r.readNext++
@@ -119,16 +119,16 @@ func (r *requester) putOperands(b []byte, c *record) int {
 	}
 }
 
-// takeAnswer takes the answer to the oldest request, which is no READ: for an
+// takeAnswer takes the answer to request i, which is no READ: for an
 // atomic the word that it found, which the program gets in the byte order of the
 // host (IBTA 9.4.5: on the wire it is a number, most significant byte first).
-func (r *requester) takeAnswer(in *Inbound, c *record) WCStatus {
+func (r *requester) takeAnswer(in *Inbound, i uint32) WCStatus {
 	if len(in.Payload()) > 0 {
 		return WCLocLenErr // IBTA 9.9.2.4.3
 	}
-	if !c.op.is(opFetches) {
+	if !r.at(i).op.is(opFetches) {
 		return WCSuccess
 	}
 	binary.NativeEndian.PutUint64(r.found[:], uint64(in.AtomicAck()))
-	return r.land(c, 0, r.found[:])
+	return r.land(i, 0, r.found[:])
 }

@@ -111,13 +111,11 @@ func TestRequesterAtomics(t *testing.T) {
 			< ACK 1
 			count implied_nak_seq_err 1
 			> FETCH_ADD 0 va=0 add=3 ack
-			> SEND_ONLY 1 4 ack
 			< ACK 0
 			< AACK 0 9
-			< ACK 1
 			wc 1 FETCH_ADD 8 found=9 ok
 			wc 2 SEND ok
-			count retransmitted_pkts 2`},
+			count retransmitted_pkts 1`},
 		{"IBTA 9.7.5.2.9: the answer to a later atomic is an implied NAK of an earlier one", `
 			post 1 FADD 8 a=3
 			post 2 FADD 8 a=4
@@ -126,9 +124,8 @@ func TestRequesterAtomics(t *testing.T) {
 			< AACK 1 12
 			count implied_nak_seq_err 1
 			> FETCH_ADD 0 va=0 add=3 ack
-			> FETCH_ADD 1 va=0 add=4 ack
+			< AACK 1 13                 // the first counts
 			< AACK 0 9
-			< AACK 1 12
 			wc 1 FETCH_ADD 8 found=9 ok
 			wc 2 FETCH_ADD 8 found=12 ok`},
 		{"IBTA 9.7.6.1.3: a timeout repeats atomics and FLUSHes as they were", `

@@ -109,7 +109,7 @@ func TestChecksCatch(t *testing.T) {
 		{"a completion gets lost", func(h *hooks) {
 			n := 0
 			h.completions = func(l []wcRef) []wcRef {
-				if n += len(l); n >= 20 && n-len(l) < 20 {
+				if n += len(l); n >= 30 && n-len(l) < 30 {
 					return l[1:]
 				}
 				return l

@@ -1,0 +1,172 @@
+package transport
+
+import "time"
+
+// This file decides what a requester sends again. Going back is setting nxt back:
+// to una, where everything that was not acknowledged is sent once more up to stop,
+// but for what the board says is done. Then sending goes on at top.
+
+// boardSize is how many packets from una on are looked at.
+const boardSize = 1024
+
+// board marks packets behind a missing one that need not come again: READ responses
+// that are in memory already.
+type board struct {
+	bits [boardSize / 64]uint64 // ring by sequence number
+	n    int                    // marks
+}
+
+func (b *board) bit(seq uint64) (word *uint64, mask uint64) {
+	return &b.bits[seq/64%uint64(len(b.bits))], 1 << (seq % 64)
+}
+
+func (b *board) has(seq uint64) bool {
+	w, m := b.bit(seq)
+	return *w&m != 0
+}
+
+func (b *board) mark(seq uint64) {
+	if w, m := b.bit(seq); *w&m == 0 {
+		*w |= m
+		b.n++
+	}
+}
+
+// clear takes the marks away from one packet up to another.
+func (b *board) clear(from, to uint64) {
+	if to-from >= boardSize {
+		*b = board{}
+	}
+	for ; b.n > 0 && from < to; from++ {
+		if w, m := b.bit(from); *w&m != 0 {
+			*w &^= m
+			b.n--
+		}
+	}
+}
+
+// reach returns how far from una on everything is done: requests by acknowledgements,
+// READs and atomics by the answers that came. Those that are done are forgotten.
+func (r *requester) reach() uint64 {
+	to := r.una
+	for {
+		if r.numReads > 0 && to >= r.read(0).first {
+			req := r.read(0)
+			if to = r.missing(req, to); to < req.end {
+				return to
+			}
+			r.readHead = (r.readHead + 1) % MaxRdAtomic
+			r.numReads--
+			r.readNext = max(r.readNext-1, 0)
+			continue
+		}
+		next := r.acked
+		if r.numReads > 0 {
+			next = min(next, r.read(0).first)
+		}
+		if next <= to {
+			return to
+		}
+		to = next
+	}
+}
+
+// missing returns the first response of req from seq on that has not come, or the
+// end of req.
+func (r *requester) missing(req *readRequest, seq uint64) uint64 {
+	for seq < req.end && r.board.has(seq) {
+		seq++
+	}
+	return seq
+}
+
+// goBack sends everything again that is not done.
+func (r *requester) goBack() {
+	r.back(r.una, r.top)
+	r.asked, r.repair = r.unaCum, false
+	r.armed = false // the timer starts again with the first packet
+}
+
+// back sends what is missing from one packet up to another again.
+func (r *requester) back(from, to uint64) {
+	r.cur, r.readNext = r.done, 0
+	r.moveTo(from)
+	for r.readNext < r.numReads && r.read(r.readNext).end <= from {
+		r.readNext++
+	}
+	r.stop, r.fixed, r.news, r.again = to, to, r.top, 0
+	r.repair, r.parked = true, false
+}
+
+// pass moves nxt, where something is sent again, over what need not be; at stop to
+// what was never sent. Of a READ everything from the first missing response on is
+// asked for: rxe refuses a repetition that begins before another (Linux
+// rxe_resp.c, duplicate_request).
+func (r *requester) pass(now time.Duration) {
+	for r.nxt < r.stop {
+		switch c := r.at(r.cur); {
+		case c.op.is(opAnswered):
+			req := r.read(r.readNext)
+			seq := r.missing(req, max(req.first, r.una))
+			if seq < min(req.end, r.stop) {
+				r.moveTo(seq)
+				return
+			}
+			r.moveTo(req.end)
+			r.readNext++
+		case r.nxt >= r.acked:
+			return
+		default:
+			r.moveTo(r.nxt + 1)
+		}
+	}
+	r.moveTo(r.top)
+	r.readNext = r.numReads
+	if !r.armed {
+		r.armed, r.since = r.top > r.una, now
+	}
+}
+
+// moveTo sets nxt, forward of the first packet of request cur.
+func (r *requester) moveTo(seq uint64) {
+	r.nxt, r.nxtCum = seq, r.endCum
+	for r.cur != r.begun && r.at(r.cur).end <= seq {
+		r.cur++
+	}
+	if r.cur != r.begun {
+		r.nxtCum = r.at(r.cur).cumAt(seq, r.mtu)
+	}
+}
+
+// behind acts on news from before high while something older is missing: what is
+// missing before high was lost on the way, or is late. It is sent again once, and
+// then again when there is news of packets that were first sent after that.
+func (r *requester) behind(now time.Duration, high uint64) {
+	from := r.una
+	switch {
+	case r.waiting:
+		return
+	case r.nxt < min(r.stop, r.top):
+		r.stop = max(r.stop, high)
+		r.fixed = max(r.fixed, r.stop)
+		return
+	case r.una >= r.fixed, high > r.news:
+	case r.board.has(high-1) && r.fixed == high-1:
+		r.fixed = high // nothing is missing between this news and the last
+		return
+	case high > r.fixed:
+		from = r.fixed
+	default:
+		return
+	}
+	r.q.count(ImpliedNAK)
+	if !r.wentBack && !r.spend(now) {
+		return
+	}
+	r.wentBack = true
+	r.win.lost(r.una, r.top)
+	if from == r.una {
+		r.since = now // the timer starts again
+	}
+	r.back(from, high)
+}
