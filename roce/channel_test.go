@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -31,12 +30,7 @@ func newWatched(t *testing.T) *watched {
 	t.Helper()
 	fabric := netio.NewFabric()
 	open := func(addr string) *rocetest.Endpoint {
-		be, err := fabric.Open(netip.AddrPortFrom(netip.MustParseAddr(addr), netio.Port))
-		must(t, err)
-		d, err := roce.Open(roce.Config{Backend: be, Manual: true})
-		must(t, err)
-		t.Cleanup(func() { d.Close() })
-		return rocetest.New(t, d, rocetest.Options{})
+		return rocetest.New(t, openManual(t, fabricPort(t, fabric, addr)), rocetest.Options{})
 	}
 	w := &watched{t: t, now: time.Second, a: open("10.0.0.1"), b: open("10.0.0.2")}
 	var err error

@@ -341,15 +341,7 @@ func TestConfigErrors(t *testing.T) {
 // be called again: the exact end of the ack timeout.
 func TestManual(t *testing.T) {
 	fabric := netio.NewFabric()
-	open := func(addr string) *roce.Device {
-		be, err := fabric.Open(netip.AddrPortFrom(netip.MustParseAddr(addr), netio.Port))
-		must(t, err)
-		d, err := roce.Open(roce.Config{Backend: be, Manual: true})
-		must(t, err)
-		t.Cleanup(func() { d.Close() })
-		return d
-	}
-	da, db := open("10.0.0.1"), open("10.0.0.2")
+	da, db := openManual(t, fabricPort(t, fabric, "10.0.0.1")), openManual(t, fabricPort(t, fabric, "10.0.0.2"))
 	a, b := rocetest.New(t, da, rocetest.Options{}), rocetest.New(t, db, rocetest.Options{})
 	rocetest.Connect(t, a, b, roce.Conn{})
 	now := time.Millisecond
@@ -372,6 +364,21 @@ func TestManual(t *testing.T) {
 	if n, err := a.CQ.Poll(wc); n != 1 || err != nil || wc[0].Status != roce.WCSuccess {
 		t.Errorf("Poll: %d, %v, %+v", n, err, wc[0])
 	}
+}
+
+// fabricPort opens an address of a fabric.
+func fabricPort(t *testing.T, f *netio.Fabric, addr string) netio.Backend {
+	be, err := f.Open(netip.AddrPortFrom(netip.MustParseAddr(addr), netio.Port))
+	must(t, err)
+	return be
+}
+
+// openManual opens a manual device, closed at the end of the test.
+func openManual(t *testing.T, be netio.Backend) *roce.Device {
+	d, err := roce.Open(roce.Config{Backend: be, Manual: true})
+	must(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d
 }
 
 // settle calls Progress until there is nothing more to do at now.

@@ -127,6 +127,9 @@ func (e *engine) run(now time.Duration) (more bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	n := e.receive(now)
 	e.wheel.advance(now, func(q *QP) {
+		if e.out.holds(q) {
+			q.t.Left(now) // no sooner than now
+		}
 		if q.t.Deadline() <= now {
 			q.t.Expire(now)
 		}
@@ -175,7 +178,7 @@ func (e *engine) turn(q *QP, now time.Duration, write func(time.Duration, transp
 	if q.dead {
 		return
 	}
-	e.out.begin()
+	e.out.begin(q)
 	write(now, &e.out)
 	e.touch(q)
 }

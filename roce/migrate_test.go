@@ -44,10 +44,7 @@ type migrationRig struct {
 func newMigrationRig(t *testing.T, typ roce.QPType, a, b netio.Backend) *migrationRig {
 	m := &migrationRig{t: t}
 	open := func(be netio.Backend) *rocetest.Endpoint {
-		d, err := roce.Open(roce.Config{Backend: be, Manual: true})
-		must(t, err)
-		t.Cleanup(func() { d.Close() })
-		return rocetest.New(t, d, rocetest.Options{QP: roce.QPConfig{Type: typ}})
+		return rocetest.New(t, openManual(t, be), rocetest.Options{QP: roce.QPConfig{Type: typ}})
 	}
 	m.a, m.b = open(a), open(b)
 	rocetest.Connect(t, m.a, m.b, roce.Conn{PathMTU: roce.MTU1024, AckTimeout: time.Millisecond, RetryCount: 2})

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/goroce/goroce/ib"
@@ -26,8 +27,11 @@ type outbox struct {
 	size    int // of the packet being written
 	path    transport.Path
 	runs    []netio.Run
-	open    bool // the last run may still grow
-	blocked bool // the socket was full: runs wait, nothing new is taken
+	owner   *QP   // whose turn it is
+	owners  []*QP // of runs
+	late    int   // so many of runs have waited for the socket
+	open    bool  // the last run may still grow
+	blocked bool  // the socket was full: runs wait, nothing new is taken
 
 	flow     ib.Flow // of flowPath
 	flowPath transport.Path
@@ -36,18 +40,21 @@ type outbox struct {
 func (o *outbox) init(be netio.Backend) {
 	o.be, o.local, o.caps = be, be.LocalAddr(), be.Caps()
 	o.buf = make([]byte, staging)
-	o.runs = make([]netio.Run, 0, 64)
+	o.runs, o.owners = make([]netio.Run, 0, 64), make([]*QP, 0, 64)
 }
 
 // free drops the buffer of an outbox that is used no more.
-func (o *outbox) free() { o.buf, o.runs, o.end, o.blocked = nil, nil, 0, true }
+func (o *outbox) free() {
+	o.buf, o.runs, o.owner, o.owners = nil, nil, nil, nil
+	o.end, o.late, o.blocked = 0, 0, true
+}
 
-// begin starts the turn of another queue pair: a run carries packets of one only.
-func (o *outbox) begin() { o.open = false }
+// begin starts the turn of q: a run carries packets of one queue pair only.
+func (o *outbox) begin(q *QP) { o.owner, o.open = q, false }
 
 // Packet implements transport.Outbox.
 func (o *outbox) Packet(path *transport.Path, n int) []byte {
-	if o.end+n > len(o.buf) {
+	if !o.blocked && o.end+n > len(o.buf) {
 		o.flush(o.now)
 	}
 	if o.blocked || n > len(o.buf) {
@@ -74,6 +81,7 @@ func (o *outbox) Commit() {
 			Dst: o.dst(), SrcPort: o.path.SrcPort, TOS: o.path.TOS, SegSize: o.size,
 			Buf: o.buf[start:o.end:len(o.buf)],
 		})
+		o.owners = append(o.owners, o.owner)
 		o.open = true
 	}
 	o.seal(uint16(id), o.buf[start:o.end])
@@ -123,13 +131,32 @@ func (o *outbox) flush(now time.Duration) bool {
 	n, err := o.be.Send(now, o.runs)
 	o.open = false
 	if err == netio.ErrWouldBlock {
-		o.runs = o.runs[:copy(o.runs, o.runs[n:])]
-		o.blocked = true
+		o.left(now, n)
+		o.runs, o.owners = o.runs[:copy(o.runs, o.runs[n:])], o.owners[:copy(o.owners, o.owners[n:])]
+		o.blocked, o.late = true, len(o.runs)
 		return false
 	}
-	o.runs, o.end, o.blocked = o.runs[:0], 0, false
+	o.left(now, len(o.runs))
+	clear(o.owners)
+	o.runs, o.owners, o.end, o.blocked, o.late = o.runs[:0], o.owners[:0], 0, false, 0
 	if o.caps.MaxSegments > 1 {
 		o.caps = o.be.Caps() // GSO may have been switched off
 	}
 	return true
 }
+
+// left tells the queue pairs of the first n runs that those which had to wait have
+// gone. No queue pair is at work then: while runs wait, nothing new is taken.
+func (o *outbox) left(now time.Duration, n int) {
+	var last *QP
+	for _, q := range o.owners[:min(n, o.late)] {
+		if q != last && !q.dead {
+			q.t.Left(now)
+			q.e.touch(q)
+		}
+		last = q
+	}
+}
+
+// holds says whether packets of q wait for the socket.
+func (o *outbox) holds(q *QP) bool { return o.blocked && slices.Contains(o.owners, q) }

@@ -101,6 +101,7 @@ func (r *requester) lost(now time.Duration) {
 		return
 	}
 	r.wentBack = true
+	r.tried.begin(&r.win)
 	r.win.lost(r.una, r.top)
 	r.retry(now)
 }
@@ -149,6 +150,14 @@ func (r *requester) spend(now time.Duration) bool {
 	return false
 }
 
+// left lets the ack timer begin anew.
+func (r *requester) left(now time.Duration) {
+	if r.armed {
+		r.since = now
+	}
+	r.rtt.again(r.una)
+}
+
 // moved gives the new path all retries and a whole timeout (IBTA 17.2.8).
 func (r *requester) moved(now time.Duration) {
 	r.retries, r.wentBack, r.since = r.q.attr.RetryCnt, false, now
@@ -162,7 +171,7 @@ func (r *requester) deadline() time.Duration {
 	case r.waiting:
 		return r.until
 	case r.armed && t != 0:
-		return r.since + t
+		return min(r.since+t, r.probeAt())
 	}
 	return Never
 }
@@ -176,7 +185,12 @@ func (r *requester) expire(now time.Duration) {
 		r.waiting, r.parked = false, false
 		return
 	}
+	if now < r.since+r.q.attr.Timeout.Duration() {
+		r.probe(now)
+		return
+	}
 	r.q.count(LocalAckTimeout)
+	r.tried.begin(&r.win)
 	r.wentBack = false
 	r.win.silent(r.top)
 	r.retry(now)
@@ -207,6 +221,7 @@ func (r *requester) readResponse(now time.Duration, in *Inbound) {
 	switch s := r.takeResponse(in, req, seq); {
 	case s == WCSuccess:
 		r.board.mark(seq)
+		r.rtt.arrived(now, seq)
 	case seq == r.una:
 		r.fail(now, s)
 		return
@@ -293,6 +308,8 @@ func (r *requester) progress(now time.Duration, to uint64) {
 		r.cur = r.done
 		r.moveTo(to)
 	}
+	r.rtt.passed(now, to)
+	r.judge(now, to)
 	r.win.grow(r.unaCum - before)
 	r.armed, r.since, r.again = r.nxt > r.una, now, 0
 	r.retries, r.rnrLeft, r.wentBack = r.q.attr.RetryCnt, r.q.attr.RNRRetry, false

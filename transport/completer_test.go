@@ -165,12 +165,12 @@ func TestCompleterTimeout(t *testing.T) {
 			post 2 SEND 1
 			> READ 0 va=0 len=900 ack
 			> SEND_ONLY 4 1 ack
-			at 1ms
+			at 10ms
 			< RFIRST 0 256
-			deadline 17.777216ms
-			at 2ms
+			deadline 26.777216ms
+			at 12ms
 			< RMID 1 256
-			at 18.777216ms
+			at 28.777216ms
 			> READ 2 va=512 len=388 ack
 			> SEND_ONLY 4 1 ack
 			< RFIRST 2 256
@@ -313,7 +313,7 @@ func TestCompleterRNR(t *testing.T) {
 			> SEND_LAST 2 44 ack
 			> SEND_ONLY 3 1 ack
 			> SEND_ONLY 4 1 ack
-			deadline 23.057216ms
+			deadline 21.28ms            // a probe, see recover_test.go
 			count rcvd_rnr_err 1
 			count completer_retry_err 0`},
 		{"Linux rxe_resp.c: a sequence NAK behind an RNR NAK does not cut the wait short", `

@@ -70,7 +70,9 @@ const (
 	DropMigReq      // request to migrate that does not come by the alternate path
 	// OutOfSequenceKept counts packets beyond the expected PSN that were kept for their turn.
 	OutOfSequenceKept
-	NumCounters // not a counter
+	AckProbes       // packets sent again because an acknowledgement was late, before the ack timer expired
+	SpuriousRetrans // ... or for another reason, and the first transmission had arrived
+	NumCounters     // not a counter
 )
 
 var counterNames = [NumCounters]string{
@@ -84,5 +86,5 @@ var counterNames = [NumCounters]string{
 	"drop_after_nak", "drop_no_resource", "drop_duplicate", "np_ecn_marked_roce_packets",
 	"rp_cnp_ignored", "retransmitted_pkts",
 	"drop_broken_message", "drop_no_receive", "drop_qkey",
-	"path_migrations", "drop_mig_req", "out_of_seq_kept",
+	"path_migrations", "drop_mig_req", "out_of_seq_kept", "ack_probes", "spurious_retrans",
 }

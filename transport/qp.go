@@ -72,7 +72,7 @@ type QPConfig struct {
 	// Mem nor any queue of its own.
 	SRQs SRQs
 	// Stash keeps request packets that come before their turn; nil keeps none. Only
-	// RC needs it.
+	// RC and XRC targets need it.
 	Stash *Stash
 	// AHs resolves address handles, and MTU is the most payload of a datagram
 	// in bytes. Only UD needs them.
@@ -146,6 +146,8 @@ type sender interface {
 	// kick says that the send queue may have new entries, or that attributes
 	// have changed.
 	kick(now time.Duration)
+	// left says that what transmit wrote before has left only now.
+	left(now time.Duration)
 	// moved says that packets take another path to the peer from now on.
 	moved(now time.Duration)
 	// wants and transmit do the sender's part of Wants and Transmit.
@@ -315,6 +317,10 @@ func (q *QP) Deadline() time.Duration { return q.snd.deadline() }
 
 // Expire runs the timers that are due. It is harmless at any other time.
 func (q *QP) Expire(now time.Duration) { q.snd.expire(now) }
+
+// Left says that packets written before had to wait for a full socket, and have left
+// only now: the time they waited is not the peer's.
+func (q *QP) Left(now time.Duration) { q.snd.left(now) }
 
 // Destroy forgets all requests without completions and drops all references to
 // memory, as ibv_destroy_qp does.

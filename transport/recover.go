@@ -89,6 +89,7 @@ func (r *requester) goBack() {
 
 // back sends what is missing from one packet up to another again.
 func (r *requester) back(from, to uint64) {
+	r.rtt.again(from)
 	r.cur, r.readNext = r.done, 0
 	r.moveTo(from)
 	for r.readNext < r.numReads && r.read(r.readNext).end <= from {
@@ -164,9 +165,66 @@ func (r *requester) behind(now time.Duration, high uint64) {
 		return
 	}
 	r.wentBack = true
+	r.tried.begin(&r.win)
 	r.win.lost(r.una, r.top)
 	if from == r.una {
 		r.since = now // the timer starts again
 	}
 	r.back(from, high)
+}
+
+// probeAt is when an acknowledgement is so late that what was sent last is most likely
+// lost, Never when the peer is not known well enough. Without retries, or without a
+// timeout, nothing is sent again that nobody asked for.
+func (r *requester) probeAt() time.Duration {
+	p := r.rtt.patience()
+	if p == Never || r.q.attr.RetryCnt == 0 {
+		return Never
+	}
+	return max(r.since, r.probed) + p
+}
+
+// probe sends again what is not acknowledged, a few packets of it, long before the
+// ack timer would. It takes no retry, and the ack timer goes on: retries end when
+// IBTA 9.9.2.1 says so.
+func (r *requester) probe(now time.Duration) {
+	r.q.count(AckProbes)
+	r.tried.begin(&r.win)
+	r.win.silent(r.top)
+	r.goBack()
+	r.armed, r.probed = true, now
+	r.rtt.shift++
+}
+
+// attempt remembers the first packet that was sent again, to find out that it was in
+// vain: its acknowledgement came sooner than one ever did, so it is that of the first
+// transmission (as RFC 3522, by time). The window had no reason to shrink.
+type attempt struct {
+	open   bool
+	sentIt bool
+	seq    uint64
+	at     time.Duration
+	window window // before
+}
+
+// begin says that the window is going to shrink and something to be sent again.
+func (a *attempt) begin(w *window) { *a = attempt{open: true, window: *w} }
+
+func (a *attempt) sent(now time.Duration, seq uint64) {
+	if a.open && !a.sentIt {
+		a.sentIt, a.seq, a.at = true, seq, now
+	}
+}
+
+// judge looks at an attempt when everything before una is acknowledged.
+func (r *requester) judge(now time.Duration, una uint64) {
+	a := &r.tried
+	if !a.sentIt || una <= a.seq {
+		return
+	}
+	if now-a.at < r.rtt.least {
+		r.q.count(SpuriousRetrans)
+		r.win.restore(&a.window)
+	}
+	*a = attempt{}
 }

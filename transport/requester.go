@@ -95,6 +95,9 @@ type requester struct {
 
 	armed    bool          // the ack timer runs
 	since    time.Duration // ... since the last progress
+	probed   time.Duration // the last probe
+	rtt      rtt
+	tried    attempt
 	retries  uint8         // left
 	rnrLeft  uint8         // RNR retries left
 	waiting  bool          // after an RNR NAK, in which nothing is sent
@@ -125,6 +128,7 @@ func (r *requester) reset() {
 func (r *requester) clear() {
 	r.cur, r.begun = r.done, r.done
 	r.nxt, r.top, r.end, r.fence = r.una, r.una, r.una, r.una
+	r.tried = attempt{}
 	r.acked, r.stop, r.fixed, r.news, r.board = r.una, r.una, r.una, r.una, board{}
 	r.unaCum, r.nxtCum, r.endCum, r.asked = 0, 0, 0, 0
 	r.readHead, r.numReads, r.readNext = 0, 0, 0
@@ -140,6 +144,7 @@ func (r *requester) start(a *Attr) {
 	r.una = firstSeq(a.SQPSN)
 	r.clear()
 	r.win.reset(r.mtu, r.q.cfg.Window, r.una)
+	r.rtt = rtt{}
 	r.retries, r.rnrLeft = a.RetryCnt, a.RNRRetry
 }
 
@@ -471,7 +476,10 @@ func (r *requester) mustAsk(cost uint64) bool {
 func (r *requester) sent(now time.Duration, c *record, n, cost uint64, asked bool) {
 	if r.nxt < r.top {
 		r.q.count(RetransPkts)
+		r.tried.sent(now, r.nxt)
 		r.again += cost
+	} else if asked {
+		r.rtt.start(now, r.nxt, r.una >= r.fixed)
 	}
 	r.nxt += n
 	r.nxtCum += cost

@@ -82,6 +82,8 @@ func (s *unreliable) deadline() time.Duration             { return Never }
 func (s *unreliable) expire(time.Duration)                {}
 
 // moved sends the rest of the message that was begun by the new path.
+func (s *unreliable) left(time.Duration) {}
+
 func (s *unreliable) moved(time.Duration) {
 	if s.begun && !s.datagram {
 		s.path = s.q.path

@@ -62,6 +62,11 @@ func (w *window) lost(una, top uint64) {
 	w.thresh, w.acked = w.size, 0
 }
 
+// restore takes a loss back that was none.
+func (w *window) restore(before *window) {
+	w.size, w.thresh = max(w.size, before.size), max(w.thresh, before.thresh)
+}
+
 // silent takes note of a timeout.
 func (w *window) silent(top uint64) {
 	w.recov = top

@@ -52,6 +52,7 @@ func (noSender) start(*Attr)                                   {}
 func (noSender) resume()                                       {}
 func (noSender) drains() bool                                  { return false }
 func (noSender) kick(time.Duration)                            {}
+func (noSender) left(time.Duration)                            {}
 func (noSender) moved(time.Duration)                           {}
 func (noSender) wants() Want                                   { return 0 }
 func (noSender) transmit(_ time.Duration, _ Outbox, _ int) int { return 0 }

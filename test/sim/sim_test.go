@@ -78,7 +78,7 @@ func each(n int, f func(i int)) {
 // shown is what a number of seeds is to show, each at least once.
 func (r *Result) shown() map[string]int {
 	return map[string]int{
-		"packet sent again": int(r.Retrans), "timeout": int(r.Timeouts), "RNR NAK": int(r.RNRs), "full socket": r.Blocked,
+		"packet sent again": int(r.Retrans), "timeout": int(r.Timeouts), "probe": int(r.Probes), "RNR NAK": int(r.RNRs), "full socket": r.Blocked,
 		"drained send queue": r.Drains, "limit event": r.Limits, "unreliable message that came": r.Heard,
 		"unreliable message that got lost": r.Unheard, "migration": r.Migrated, "request through a grant": r.Granted,
 		"READ that came too late": int(r.Late), "request over XRC": r.XRC,
@@ -93,6 +93,7 @@ func (r *Result) add(s Result) {
 	r.Time += s.Time
 	r.Retrans += s.Retrans
 	r.Timeouts += s.Timeouts
+	r.Probes += s.Probes
 	r.RNRs += s.RNRs
 	r.Blocked += s.Blocked
 	r.Drains += s.Drains
@@ -120,8 +121,8 @@ func TestCleanNetwork(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if r.Timeouts != 0 {
-			t.Errorf("seed %d: %d timeouts", cfg.Seed, r.Timeouts)
+		if r.Timeouts+r.Probes != 0 {
+			t.Errorf("seed %d: %d timeouts, %d probes", cfg.Seed, r.Timeouts, r.Probes)
 		}
 		if r.RNRs == 0 {
 			quiet++

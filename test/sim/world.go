@@ -31,6 +31,7 @@ type Result struct {
 	Time      time.Duration
 	Retrans   uint64 // packets sent again
 	Timeouts  uint64
+	Probes    uint64
 	RNRs      uint64
 	Delivered int // packets received
 	Blocked   int // sends that found the socket full
@@ -279,6 +280,7 @@ func (w *world) close() error {
 		w.res.Retrans += c["retransmitted_pkts"]
 		w.res.Timeouts += c["local_ack_timeout_err"]
 		w.res.Late += c["drop_no_resource"]
+		w.res.Probes += c["ack_probes"]
 		w.res.RNRs += c["send_rnr_err"]
 		if err := n.close(); err != nil {
 			return fmt.Errorf("node %d: %w", n.i, err)

@@ -1,0 +1,75 @@
+package transport
+
+import "time"
+
+// minProbe is the shortest time after which a silent peer is probed: what a busy
+// host or the timers of Linux (a tick of 1 or 4 ms, which rxe waits for now and
+// then) delay is not taken for a loss each time.
+const minProbe = time.Millisecond
+
+// rtt estimates how long the peer takes to acknowledge (RFC 6298, section 2), and
+// with it when silence means that the last packets were lost.
+type rtt struct {
+	smooth, dev time.Duration // SRTT and RTTVAR, with a first sample
+	least       time.Duration
+	known       bool
+	shift       uint8 // probes since the last sample: each doubles the time (RFC 6298, section 5.5)
+
+	seq  uint64 // the packet that is timed, 0 for none
+	at   time.Duration
+	calm bool // nothing older was missing when it was sent
+}
+
+// start times packet seq, sent for the first time, unless another is.
+func (t *rtt) start(now time.Duration, seq uint64, calm bool) {
+	if t.seq == 0 {
+		t.seq, t.at, t.calm = seq, now, calm
+	}
+}
+
+// again says that packets from seq on are sent again: whose answer comes then cannot
+// be known (Karn's rule, RFC 6298, section 3).
+func (t *rtt) again(seq uint64) {
+	if t.seq >= seq {
+		t.seq = 0
+	}
+}
+
+// arrived says that seq itself was answered.
+func (t *rtt) arrived(now time.Duration, seq uint64) {
+	if t.seq == seq && seq != 0 {
+		t.sample(now - t.at)
+	}
+}
+
+// passed says that everything before una was acknowledged. What had to wait for
+// something older tells nothing.
+func (t *rtt) passed(now time.Duration, una uint64) {
+	switch {
+	case t.seq == 0 || una <= t.seq:
+	case t.calm:
+		t.sample(now - t.at)
+	default:
+		t.seq = 0
+	}
+}
+
+func (t *rtt) sample(d time.Duration) {
+	t.seq, t.shift = 0, 0
+	if !t.known {
+		t.known, t.smooth, t.dev, t.least = true, d, d/2, d
+		return
+	}
+	t.dev += ((t.smooth - d).Abs() - t.dev) / 4
+	t.smooth += (d - t.smooth) / 8
+	t.least = min(t.least, d)
+}
+
+// patience is how long to wait for an acknowledgement before a probe, Never while
+// nothing is known of the peer.
+func (t *rtt) patience() time.Duration {
+	if !t.known {
+		return Never
+	}
+	return max(t.smooth+4*t.dev, minProbe) << min(t.shift, 16)
+}

@@ -1,0 +1,82 @@
+package transport
+
+import (
+	"testing"
+	"time"
+)
+
+// RFC 6298, sections 2 and 5.5: SRTT + 4 RTTVAR, doubled by each probe until the next
+// sample, and never less than minProbe.
+func TestRTTEstimate(t *testing.T) {
+	const ms = time.Millisecond
+	var r rtt
+	if r.patience() != Never {
+		t.Errorf("patience %v without a sample", r.patience())
+	}
+	for i, step := range []struct {
+		sample       time.Duration // 0: a probe
+		smooth, dev  time.Duration
+		patience     time.Duration
+		patienceText string
+	}{
+		{8 * ms, 8 * ms, 4 * ms, 24 * ms, "first: RTTVAR is half of it"},
+		{8 * ms, 8 * ms, 3 * ms, 20 * ms, "the same again"},
+		{16 * ms, 9 * ms, 4250 * time.Microsecond, 26 * ms, "a late one"},
+		{0, 9 * ms, 4250 * time.Microsecond, 52 * ms, "a probe"},
+		{0, 9 * ms, 4250 * time.Microsecond, 104 * ms, "another"},
+		{9 * ms, 9 * ms, 3187500 * time.Nanosecond, 21750 * time.Microsecond, "a sample ends the back-off"},
+	} {
+		if step.sample == 0 {
+			r.shift++
+		} else {
+			r.sample(step.sample)
+		}
+		if r.smooth != step.smooth || r.dev != step.dev || r.patience() != step.patience {
+			t.Errorf("step %d, %s: SRTT %v, RTTVAR %v, patience %v", i, step.patienceText, r.smooth, r.dev, r.patience())
+		}
+	}
+	if r.least != 8*ms {
+		t.Errorf("least %v", r.least)
+	}
+	for range 100 {
+		r.sample(20 * time.Microsecond)
+	}
+	if r.patience() != minProbe {
+		t.Errorf("patience %v on a fast path", r.patience())
+	}
+	for range 100 {
+		r.shift++
+	}
+	if p := r.patience(); p <= 0 || p > 2*time.Minute {
+		t.Errorf("patience %v after many probes", p)
+	}
+}
+
+// Karn's rule and what else makes a sample worthless.
+func TestRTTSamples(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(r *rtt)
+		want time.Duration // of the sample, -1 for none
+	}{
+		{"acknowledged", func(r *rtt) { r.start(5, 10, true); r.passed(8, 10); r.passed(9, 11) }, 4},
+		{"the first of two is timed", func(r *rtt) { r.start(5, 10, true); r.start(7, 11, true); r.passed(9, 12) }, 4},
+		{"sent again", func(r *rtt) { r.start(5, 10, true); r.again(9); r.passed(9, 11) }, -1},
+		{"what is newer is sent again", func(r *rtt) { r.start(5, 10, true); r.again(11); r.passed(9, 12) }, 4},
+		{"after something older that was missing", func(r *rtt) { r.start(5, 10, false); r.passed(9, 11) }, -1},
+		{"... but answered by itself", func(r *rtt) { r.start(5, 10, false); r.arrived(9, 10) }, 4},
+		{"another is answered", func(r *rtt) { r.start(5, 10, false); r.arrived(9, 11) }, -1},
+		{"a new one after one that was worthless", func(r *rtt) {
+			r.start(5, 10, false)
+			r.passed(9, 11)
+			r.start(20, 30, true)
+			r.passed(26, 31)
+		}, 6},
+	} {
+		var r rtt
+		c.do(&r)
+		if got := r.smooth; r.known != (c.want >= 0) || r.known && got != c.want {
+			t.Errorf("%s: sample %v (%v), want %v", c.name, got, r.known, c.want)
+		}
+	}
+}
