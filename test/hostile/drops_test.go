@@ -117,7 +117,7 @@ var dropTable = []drop{
 	{name: "queue pair in error", want: "drop_qp_state", before: inErr, packets: one(spec{op: ib.OpRCSendOnly})},
 	{name: "P_Key", want: "drop_pkey", packets: one(spec{op: ib.OpRCSendOnly, pkey: 0x8001})},
 	{name: "UC to RC", want: "drop_transport", packets: to(ofRC, spec{op: ib.OpUCSendOnly})},
-	{name: "XRC to RC", want: "drop_transport", packets: one(spec{op: ib.OpXRCSendOnly})},
+	{name: "XRC to RC", want: "drop_transport", packets: to(ofRC, spec{op: ib.OpXRCSendOnly})},
 	{name: "RC to UD", want: "drop_transport", packets: to(ofUD, spec{op: ib.OpRCSendOnly})},
 	{name: "CNP", want: "rp_cnp_ignored", packets: func(v *victim) [][]byte {
 		b := make([]byte, ib.CNPSize)

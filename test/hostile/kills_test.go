@@ -45,7 +45,7 @@ func unknownOpcodes(v *victim) (out [][]byte) {
 		if ib.Opcode(op).Info() != nil {
 			continue
 		}
-		for _, qpn := range []ib.QPN{v.rc.QP.Num(), v.uc.QP.Num(), v.ud.QP.Num(), 0, 1, ib.MulticastQPN} {
+		for _, qpn := range []ib.QPN{v.rc.QP.Num(), v.uc.QP.Num(), v.ud.QP.Num(), v.xrc.QP.Num(), 0, 1, ib.MulticastQPN} {
 			for _, n := range []int{16, 17, 40, 1100} {
 				b := make([]byte, n)
 				ib.BTH{Opcode: ib.Opcode(op), PKey: ib.DefaultPKey, DestQP: qpn, PSN: startPSN}.Put(b)
@@ -169,7 +169,7 @@ var kills = []kill{
 		spec{op: ib.OpUCSendOnly, n: 1024}, spec{op: ib.OpUCSendFirst, n: 3}, spec{op: ib.OpUCWriteOnlyImm, length: 0}), false},
 	{"every opcode to a queue pair of another service", func(v *victim) (out [][]byte) {
 		for _, op := range known() {
-			for _, e := range []*rocetest.Endpoint{v.rc, v.uc, v.ud} {
+			for _, e := range v.attacked() {
 				if b := v.packet(spec{op: op, qpn: e.QP.Num(), n: op.Info().PayloadLen}); serviceOf(e) != op.Info().Transport {
 					out = append(out, b)
 				}
@@ -185,6 +185,8 @@ func serviceOf(e *rocetest.Endpoint) ib.Transport {
 		return ib.TransportUC
 	case roce.UD:
 		return ib.TransportUD
+	case roce.XRCRecv, roce.XRCSend:
+		return ib.TransportXRC
 	}
 	return ib.TransportRC
 }
@@ -217,7 +219,7 @@ func TestOnePacketKills(t *testing.T) {
 			} else if k.fatal && s != roce.StateErr {
 				t.Errorf("the RC queue pair is in %v: the packet was taken", s)
 			}
-			for name, e := range map[string]*rocetest.Endpoint{"UC": v.uc, "UD": v.ud, "other": v.other} {
+			for name, e := range map[string]*rocetest.Endpoint{"UC": v.uc, "UD": v.ud, "XRC": v.xrc, "other": v.other} {
 				if s := e.QP.State(); s != roce.StateRTS {
 					t.Errorf("the %s queue pair is in %v", name, s)
 				}

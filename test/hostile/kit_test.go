@@ -7,6 +7,7 @@ package hostile
 import (
 	"bytes"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -63,6 +64,8 @@ type victim struct {
 	peer       *roce.Device
 	now        time.Duration
 	rc, uc, ud *rocetest.Endpoint // of the victim
+	xrc        *rocetest.Endpoint // ... whose QP is a target, and whose memory and CQ are those of srq
+	srq        *roce.SRQ
 	rcPeer     *rocetest.Endpoint
 	other      *rocetest.Endpoint // a second connection, which nobody attacks
 	otherPeer  *rocetest.Endpoint
@@ -106,10 +109,30 @@ func newVictim(t testing.TB) *victim {
 	v.connect(v.uc, small(v.peer, roce.UC))
 	v.ud = small(v.dev, roce.UD)
 	must(t, v.ud.QP.Activate(victimQKey))
-	for _, e := range []*rocetest.Endpoint{v.rc, v.uc, v.ud} {
+	v.target()
+	for _, e := range v.attacked() {
 		fill(e.MR.Bytes())
 	}
 	return v
+}
+
+// attacked are the endpoints that packets are sent to.
+func (v *victim) attacked() []*rocetest.Endpoint {
+	return []*rocetest.Endpoint{v.rc, v.uc, v.ud, v.xrc}
+}
+
+// target makes a target of XRC, connected to a sender of the peer, and a receive
+// queue for it.
+func (v *victim) target() {
+	dom, err := v.dev.OpenXRCD("", os.O_CREATE)
+	must(v.t, err)
+	v.xrc = rocetest.New(v.t, v.dev, rocetest.Options{Memory: 16 << 10})
+	must(v.t, v.xrc.QP.Destroy())
+	v.xrc.QP, err = dom.CreateQP()
+	must(v.t, err)
+	v.srq, err = v.xrc.PD.CreateSRQ(roce.SRQConfig{XRCD: dom, CQ: v.xrc.CQ})
+	must(v.t, err)
+	v.connect(v.xrc, rocetest.New(v.t, v.peer, rocetest.Options{Memory: 8, QP: roce.QPConfig{Type: roce.XRCSend}}))
 }
 
 // connect connects two queue pairs; what the victim expects has a fixed PSN.
@@ -119,7 +142,7 @@ func (v *victim) connect(own, peer *rocetest.Endpoint) {
 	must(v.t, peer.QP.Init(conn.Access))
 	must(v.t, peer.QP.RTR(roce.Remote{Addr: victimAddr, QPN: own.QP.Num(), PSN: own.QP.PSN()}, conn))
 	attr, mask := roce.Attr{State: roce.StateRTS, SQPSN: startPSN, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 4}, roce.MaskState|roce.MaskSQPSN
-	if serviceOf(peer) == ib.TransportRC {
+	if s := serviceOf(peer); s == ib.TransportRC || s == ib.TransportXRC {
 		mask |= roce.MaskTimeout | roce.MaskRetryCnt | roce.MaskRNRRetry | roce.MaskMaxRdAtomic
 	}
 	must(v.t, peer.QP.Modify(&attr, mask))
@@ -215,6 +238,8 @@ func (v *victim) packet(s spec) []byte {
 		end = v.uc
 	case ib.TransportUD:
 		end = v.ud
+	case ib.TransportXRC:
+		end = v.xrc
 	}
 	region := end.MR
 	if to == 0 {
@@ -237,7 +262,7 @@ func (v *victim) packet(s spec) []byte {
 		put func([]byte) int
 	}{
 		{info.DETH, ib.DETH{QKey: s.qkey, SrcQP: 9}.Put},
-		{info.XRCETH, ib.XRCETH(5).Put},
+		{info.XRCETH, ib.XRCETH(v.srqn()).Put},
 		{info.FETH, s.feth.Put},
 		{info.RETH, ib.RETH{VA: region.Addr() + s.va, RKey: s.rkey, Length: s.length}.Put},
 		{info.AtomicETH, ib.AtomicETH{VA: region.Addr() + s.va, RKey: s.rkey, SwapAdd: 1, Compare: s.compare}.Put},
@@ -275,4 +300,12 @@ func (v *victim) changed(f func()) map[string]uint64 {
 		}
 	}
 	return diff
+}
+
+// srqn is the number of the XRC receive queue, if there is one.
+func (v *victim) srqn() ib.QPN {
+	if v.srq == nil {
+		return 5
+	}
+	return v.srq.Num()
 }

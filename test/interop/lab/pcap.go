@@ -17,8 +17,9 @@ type pcapWriter struct {
 }
 
 const (
-	pcapMagicNano = 0xa1b23c4d
-	linkEthernet  = 1
+	pcapMagicNano  = 0xa1b23c4d
+	pcapMagicMicro = 0xa1b2c3d4
+	linkEthernet   = 1
 )
 
 func createPcap(path string) (*pcapWriter, error) {
@@ -69,7 +70,7 @@ type Datagram struct {
 
 const rocePort = 4791
 
-// ReadRoCE calls f for each RoCEv2 datagram in a capture that pcapWriter wrote, in order, until f returns an error.
+// ReadRoCE calls f for each RoCEv2 datagram in a little-endian pcap file of Ethernet frames, as pcapWriter and tcpdump write them, in order, until f returns an error.
 func ReadRoCE(path string, f func(d *Datagram) error) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -81,8 +82,13 @@ func ReadRoCE(path string, f func(d *Datagram) error) error {
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if binary.LittleEndian.Uint32(h[:]) != pcapMagicNano {
-		return fmt.Errorf("%s: not a capture of ours", path)
+	unit := int64(1) // of the second half of a time stamp, in nanoseconds
+	switch binary.LittleEndian.Uint32(h[:]) {
+	case pcapMagicNano:
+	case pcapMagicMicro:
+		unit = 1000
+	default:
+		return fmt.Errorf("%s: not a little-endian pcap file", path)
 	}
 	var frame []byte
 	for n := 1; ; n++ {
@@ -107,7 +113,7 @@ func ReadRoCE(path string, f func(d *Datagram) error) error {
 			continue
 		}
 		d.Number = n
-		d.At = time.Unix(int64(binary.LittleEndian.Uint32(h[0:])), int64(binary.LittleEndian.Uint32(h[4:])))
+		d.At = time.Unix(int64(binary.LittleEndian.Uint32(h[0:])), unit*int64(binary.LittleEndian.Uint32(h[4:])))
 		if wire := int(binary.LittleEndian.Uint32(h[12:])); wire != size {
 			d.Err = fmt.Sprintf("cut to %d of %d bytes", size, wire)
 		}
