@@ -9,7 +9,7 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
-.PHONY: help test lint race plain interop fuzz clean
+.PHONY: help test lint race plain interop fuzz hostile clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -44,6 +44,10 @@ fuzz: ## every fuzz target for FUZZTIME (default 10s)
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$${file%/*}"; \
 	done < <(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/func //' | sort); \
 	if [ $$found -eq 0 ]; then echo "make fuzz: no fuzz target found"; exit 1; fi
+
+hostile: ## the long forms of test/hostile: 100,000 devices that come and go, a flood of 1,000,000 packets, chaos under the race detector
+	go test -count=1 -timeout 30m -v -run 'TestCycles|TestFlood' ./test/hostile -hostile.cycles 100000 -hostile.socketcycles 10000 -hostile.flood 1000000
+	go test -race -count=1 -timeout 10m -v -run TestChaos ./test/hostile -hostile.chaos 20
 
 clean: ## remove what builds and tests left in the checkout
 	rm -rf build
