@@ -2,6 +2,7 @@ package ib
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 )
 
@@ -25,11 +26,25 @@ func seedPackets(tb testing.TB, limit int) [][]byte {
 	return out
 }
 
+// asXRC makes a packet of RC one of XRC, and leaves others as they are.
+func asXRC(b []byte) []byte {
+	if Opcode(b[0]).Transport() != TransportRC {
+		return b
+	}
+	b = bytes.Clone(b)
+	b[0] |= byte(OpXRCSendFirst)
+	if i := Opcode(b[0]).Info(); i != nil && i.XRCETH {
+		b = slices.Insert(b, BTHSize, 0, 0, 0x12, 0x34)
+	}
+	return b
+}
+
 // Whatever arrives, Parse does not fail; what it accepts can be read through
 // every accessor, and written again gives the same bytes but for reserved bits.
 func FuzzParse(f *testing.F) {
 	for _, b := range seedPackets(f, 400) {
 		f.Add(b)
+		f.Add(asXRC(b))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)

@@ -130,6 +130,35 @@ func TestXRCOperations(t *testing.T) {
 	}
 }
 
+// TestXRCWindows: a window of type 1 of the receive queue's protection domain opens
+// memory to a target; one of type 2 is bound to a queue pair, which a target is not
+// (IBTA 10.6.7.2).
+func TestXRCWindows(t *testing.T) {
+	a, b := rocetest.Pair(t)
+	x := xrcDomain(t, b)
+	q := newXRCQueue(t, b.Dev, x, roce.SRQConfig{})
+	must(t, q.QP.Connect(roce.Remote{Addr: a.Dev.Addr(), QPN: 99}, roce.Conn{}))
+	mr, err := q.PD.RegisterMR(make([]byte, 100), roce.LocalWrite|roce.MWBind)
+	must(t, err)
+	for _, typ := range []roce.MWType{roce.MWType1, roce.MWType2A, roce.MWType2B} {
+		win, err := q.PD.AllocMW(typ)
+		must(t, err)
+		key, status := roce.IncRKey(win.RKey()), roce.WCRemAccessErr
+		if typ == roce.MWType1 {
+			status = roce.WCSuccess
+			must(t, q.QP.BindMW(win, roce.BindWR{ID: 1, Flags: roce.Signaled, MR: mr, Addr: mr.Addr(), Length: 100, Access: roce.RemoteWrite}))
+		} else {
+			must(t, q.QP.PostSend(roce.SendWR{ID: 1, Opcode: roce.WRBindMW, Flags: roce.Signaled, MW: win, RKey: key, MR: mr, Addr: mr.Addr(), Length: 100, Access: roce.RemoteWrite}))
+		}
+		want(t, q.Next(t), 1, roce.WCBindMW, roce.WCSuccess)
+		send, _ := xrcPair(t, a, b, x)
+		must(t, send.PostSend(roce.SendWR{
+			ID: 2, Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, 8)}, RemoteAddr: mr.Addr(), RKey: key, RemoteSRQN: q.srq.Num(),
+		}))
+		want(t, a.Next(t), 2, roce.WCWrite, status)
+	}
+}
+
 // TestXRCOneConnection: one connection reaches all receive queues of the domain,
 // each with its receives, completion queue and protection domain (IBTA A14).
 func TestXRCOneConnection(t *testing.T) {

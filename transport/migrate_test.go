@@ -271,14 +271,17 @@ func (p *pair) twoPaths(otherAddr bool) (load func(e *pairEnd), cut *[2]bool) {
 	return load, cut
 }
 
-// One path is cut for good in the midst of traffic in both directions: both ends
+// One path is cut for good in the midst of traffic in all directions: both ends
 // change to the other, once, and every request completes (IBTA 17.2.8).
 func TestMigrationPathCut(t *testing.T) {
-	for _, otherAddr := range []bool{true, false} {
+	for _, c := range []struct {
+		types     [2]QPType
+		otherAddr bool
+	}{{bothRC, true}, {bothRC, false}, {xrcPair, true}, {xrcPair, false}} {
 		for seed := range uint64(10) {
-			t.Run(fmt.Sprintf("other address %t seed %d", otherAddr, seed), func(t *testing.T) {
-				p := newPair(t, seed, ib.MTU256, 0)
-				load, cut := p.twoPaths(otherAddr)
+			t.Run(fmt.Sprintf("%v other address %t seed %d", c.types[0], c.otherAddr, seed), func(t *testing.T) {
+				p := newPairOf(t, c.types, seed, ib.MTU256, 0)
+				load, cut := p.twoPaths(c.otherAddr)
 				load(p.end[0])
 				load(p.end[1])
 				p.also = func() {

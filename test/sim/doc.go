@@ -29,4 +29,7 @@
 //   - a connection that ends, for whatever reason, flushes what it has left and
 //     disturbs no other (failure.go);
 //   - nothing hangs: something is always due, and nothing takes a minute.
+//
+// XRC has a program of its own, as its queue pairs go one way and share receive queues
+// across connections (xrc_test.go).
 package sim
