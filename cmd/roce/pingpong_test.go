@@ -11,6 +11,7 @@ import (
 
 	"github.com/goroce/goroce/cmd/roce/internal/exchange"
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce/netio"
 )
 
 // The lines of ibv_rc_pingpong, which scripts read.
@@ -176,7 +177,7 @@ func TestPingpongPeerDies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx, kill := context.WithCancel(t.Context())
-	time.AfterFunc(400*time.Millisecond, kill)
+	w.wrap = func(be netio.Backend) netio.Backend { return &dying{be, 1000, kill} } // in the middle, however slow the machine is
 	begin := time.Now()
 	args := strings.Fields("-n 100000000 --timeout 1s")
 	server, client := w.play(pingpong{server: args, client: args, serverCtx: ctx})
@@ -192,6 +193,21 @@ func TestPingpongPeerDies(t *testing.T) {
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
+}
+
+// dying is a backend that calls kill when it has received so often.
+type dying struct {
+	netio.Backend
+	left int // below the engine's lock, as Recv
+	kill func()
+}
+
+func (d *dying) Recv(now time.Duration, dst []netio.Received) (int, error) {
+	n, err := d.Backend.Recv(now, dst)
+	if d.left -= n; d.left < 0 {
+		d.kill()
+	}
+	return n, err
 }
 
 // Sides that do not fit together say so on at least one side and do not hang.

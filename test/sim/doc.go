@@ -30,6 +30,6 @@
 //     disturbs no other (failure.go);
 //   - nothing hangs: something is always due, and nothing takes a minute.
 //
-// XRC has a program of its own, as its queue pairs go one way and share receive queues
-// across connections (xrc_test.go).
+// XRC has one more program (xrc_test.go): connections that reach several receive queues
+// of their domain, in protection domains of their own, and one that is destroyed.
 package sim
