@@ -34,7 +34,7 @@ func (a *Agent) Disconnect(now time.Duration, id ID, private []byte) error {
 // startDREQ asks the peer to disconnect. The request has a transaction of its
 // own.
 func (a *Agent) startDREQ(now time.Duration, c *conn, private []byte) {
-	c.state, c.lapOut, c.lapIn = StateDREQSent, false, false
+	c.state = StateDREQSent
 	c.tid = a.newTID()
 	a.repeat(now, c, &mad.DREQ{LocalCommID: c.id, RemoteCommID: c.remote, RemoteQPN: c.remoteQPN, PrivateData: private})
 }
@@ -94,7 +94,7 @@ func (a *Agent) enterTimeWait(now time.Duration, c *conn) {
 	a.settled(c)
 	remove(a.peering, c.peeringKey(), c)
 	remove(a.remoteQPs, c.remoteQPKey(), c)
-	c.state, c.lapOut, c.lapIn, c.out, c.reply = StateTimeWait, false, false, nil, nil
+	c.state, c.out, c.reply = StateTimeWait, nil, nil
 	a.arm(c, now+c.roundTrip)
 	if a.timeWait.Len() >= a.cfg.MaxTimeWait {
 		a.count(TimeWaitCut)

@@ -64,6 +64,132 @@ func TestBacklog(t *testing.T) {
 	b.empty()
 }
 
+// What is established, in time-wait or accepted takes no place in the backlog.
+func TestBacklogIsLeft(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.MaxHalfOpen = 3 })
+	b.check(b.Listen(Listener{Service: testService, Backlog: 1}))
+	for n, next := range []func(id ID){
+		func(id ID) { b.in(&mad.RTU{LocalCommID: 100, RemoteCommID: uint32(id)}) },
+		func(id ID) { b.check(b.Reject(0, id, mad.RejConsumer, nil, nil)) },
+		func(ID) {},
+		func(ID) {},
+	} {
+		b.in(numbered(100 + n))
+		id := b.last.ID
+		b.check(b.SendREP(0, id, mad.REP{LocalQPN: ib.QPN(50 + n)}))
+		next(id)
+	}
+	b.in(numbered(200))
+	for id, want := range map[ID]State{
+		ourID: StateEstablished, ourID + 1: StateTimeWait, ourID + 2: StateREPSent, ourID + 3: StateREPSent, ourID + 4: StateREQReceived,
+	} {
+		if got := b.State(id); got != want {
+			t.Errorf("%x is in state %v, want %v", uint32(id), got, want)
+		}
+	}
+	if n := b.Counters().Load(BacklogOverflow); n != 0 {
+		t.Errorf("%d requests gave way", n)
+	}
+}
+
+// A connection that waits for nothing keeps no datagrams but the RTU, to be sent
+// again.
+func TestBuffers(t *testing.T) {
+	b := newBench(t, nil)
+	b.check(b.Listen(Listener{Service: testService}))
+	connect(b)
+	b.in(theirREP())
+	sendRTU(b)
+	c := b.ids[ourID]
+	if c.out != nil || c.reply == nil {
+		t.Errorf("active: REQ kept: %v, RTU kept: %v", c.out != nil, c.reply != nil)
+	}
+	b.in(theirDREQ())
+	if c.out != nil || c.reply != nil {
+		t.Error("time-wait: datagrams kept")
+	}
+	b.in(numbered(100))
+	b.check(b.SendREP(0, ourID+1, mad.REP{LocalQPN: 50}))
+	b.in(&mad.RTU{LocalCommID: 100, RemoteCommID: ourID + 1})
+	if c = b.ids[ourID+1]; c.state != StateEstablished || c.out != nil || c.reply != nil {
+		t.Errorf("passive, %v: datagrams kept", c.state)
+	}
+}
+
+// The messages of an exchange share a transaction, and so do repetitions; each
+// LAP and DREQ has one of its own (IBTA 13.4.6.4).
+func TestTransactions(t *testing.T) {
+	b := newBench(t, nil)
+	connect(b)
+	first := b.tids[mad.AttrREQ]
+	b.until(timeout)
+	b.in(theirREP())
+	sendRTU(b)
+	if b.tids[mad.AttrREQ] != first || b.tids[mad.AttrRTU] != first {
+		t.Errorf("REQ %x, then %x, RTU %x", first, b.tids[mad.AttrREQ], b.tids[mad.AttrRTU])
+	}
+	seen := map[uint64]bool{first: true}
+	other := func(a mad.Attr) {
+		t.Helper()
+		if seen[b.tids[a]] {
+			t.Errorf("transaction %x again", b.tids[a])
+		}
+		seen[b.tids[a]] = true
+	}
+	for range 2 {
+		loadAlternate(b)
+		other(mad.AttrLAP)
+		b.in(&mad.APR{LocalCommID: theirID, RemoteCommID: ourID})
+	}
+	disconnect(b)
+	other(mad.AttrDREQ)
+}
+
+// Expire does a bounded amount of work, and says so by a Deadline in the past.
+func TestExpireIsBounded(t *testing.T) {
+	b := newBench(t, nil)
+	for n := range ib.QPN(300) {
+		req := ourREQ()
+		req.LocalQPN = 2 + n
+		_, err := b.Connect(0, theirAddr, req, ConnectOptions{})
+		b.check(err)
+	}
+	b.log = nil
+	for _, want := range []int{256, 300} {
+		if b.Expire(timeout); len(b.log) != want {
+			t.Errorf("%d REQs again, want %d", len(b.log), want)
+		}
+	}
+	if b.Deadline() != 2*timeout {
+		t.Errorf("deadline %v", b.Deadline())
+	}
+}
+
+// A port has one zone, which not everybody names: messages match without it and
+// are sent with it.
+func TestZones(t *testing.T) {
+	zoned := netip.MustParseAddr("fe80::2%eth0")
+	var to []netip.Addr
+	b := newBench(t, func(c *Config) {
+		c.Addr = netip.MustParseAddr("fe80::1%eth0")
+		c.Send = func(a netip.Addr, _ []byte) { to = append(to, a) }
+	})
+	b.check(b.Listen(Listener{Service: testService}))
+	req := changed(func(m *mad.REQ) {
+		m.Primary.LocalGID, m.Primary.RemoteGID = ib.GIDFromAddr(zoned), ib.GIDFromAddr(b.cfg.Addr)
+	})
+	b.from(zoned, 7, req)
+	sendREP(b)
+	b.from(zoned.WithZone(""), 7, req)
+	b.from(zoned.WithZone(""), 7, theirRTU())
+	if b.State(ourID) != StateEstablished || len(to) != 2 || to[0] != zoned || to[1] != zoned {
+		t.Errorf("state %v, sent to %v", b.State(ourID), to)
+	}
+	if b.last.Peer != zoned {
+		t.Errorf("the event tells of %v", b.last.Peer)
+	}
+}
+
 // Commands and REQs beyond MaxIDs fail; those in time-wait count.
 func TestMaxIDs(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.MaxIDs = 2 })

@@ -145,11 +145,11 @@ func (a *Agent) receiveREQ(now time.Duration, src netip.Addr, tid uint64) {
 			a.duplicateREQ(now, old)
 			return
 		}
+		// Its peer has started again. While it rests nothing is in the way of that.
 		if old.state != StateTimeWait {
 			a.stale(now, src, tid, old)
 			return
 		}
-		remove(a.remotes, old.remoteKey(), old) // its peer has started again: no duplicates will come
 	}
 	if old := a.remoteQPs[remote(src, m.LocalCAGUID, uint32(m.LocalQPN))]; old != nil {
 		a.stale(now, src, tid, old)
@@ -165,7 +165,6 @@ func (a *Agent) receiveREQ(now time.Duration, src netip.Addr, tid uint64) {
 		a.count(DropPeer) // the other side answers
 		return
 	case c != nil:
-		a.stop(c)
 		remove(a.peering, c.peeringKey(), c)
 		c.state = StateREQReceived
 	default:

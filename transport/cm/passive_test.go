@@ -225,6 +225,33 @@ func TestStale(t *testing.T) {
 				3ms ! dropped 1002, gone`, stays: true,
 		},
 		{
+			name: "same identifier and queue pair, another PSN", rule: "no duplicate either",
+			steps: append(up[:3:3], step{ms, in(changed(func(m *mad.REQ) { m.StartingPSN++ }))}), until: ms,
+			want: begin + `
+				1ms > REJ 0-77 of 0: stale connection
+				1ms > DREQ 1001-77 22`, stays: true,
+		},
+		{
+			name: "same identifier while the old connection rests", rule: "its end does not touch the new one",
+			steps: append(up[:3:3], step{ms, in(theirDREQ())}, step{2 * ms, sameID}, step{100 * ms, sameID}), until: 100 * ms,
+			want: begin + `
+				1ms > DREP 1001-77
+				1ms ! disconnected bye
+				2ms ! REQ 1002 hello
+				68.108864ms ! time-wait exit, gone
+				100ms > MRA 1002-77 of 0`, stays: true,
+		},
+		{
+			name: "a REQ with the queue pair of a connection that we made", rule: "the same in the other role",
+			steps: []step{{0, connect}, {0, in(theirREP())}, {0, sendRTU}, {ms, sameQPN}}, until: ms,
+			want: `
+				0s > REQ 1001
+				0s ! REP welcome
+				0s > RTU 1001-77 ready
+				1ms > REJ 0-78 of 0: stale connection
+				1ms > DREQ 1001-77 22`, stays: true,
+		},
+		{
 			name: "same queue pair, half open", rule: "the old request is dropped",
 			steps: []step{{0, in(theirREQ())}, {ms, sameQPN}, {2 * ms, sameQPN}, {2 * ms, func(b *bench) { b.check(b.Cancel(b.now, 0x1002)) }}},
 			want: `

@@ -155,7 +155,7 @@ func (a *Agent) SendMRA(_ time.Duration, id ID, service ib.AckTimeout, private [
 		m.MRAed = mad.MsgREQ
 	case c.state == StateREPReceived:
 		m.MRAed = mad.MsgREP
-	case c.lapIn:
+	case c.state == StateEstablished && c.lapIn:
 		m.MRAed, tid = mad.MsgOther, c.lapTID
 	default:
 		return &StateError{"SendMRA", c.state}

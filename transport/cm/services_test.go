@@ -138,6 +138,16 @@ func TestAlternate(t *testing.T) {
 				8ms > RTU 1001-77` + end,
 		},
 		{
+			name: "proposed by the peer, not answered when the connection ends", rule: "no MRA any more",
+			steps: append(up[:3:3], step{ms, in(lap)}, step{2 * ms, disconnect}, step{3 * ms, func(b *bench) { b.check(b.SendMRA(b.now, ourID, 20, nil)) }}, step{4 * ms, in(theirDREP())}), until: sec,
+			want: begin + `
+				1ms ! LAP
+				2ms > DREQ 1001-77 22 bye
+				3ms = cm: SendMRA in state DREQ sent
+				4ms ! disconnected
+				71.108864ms ! time-wait exit, gone`,
+		},
+		{
 			name: "for another queue pair, before and after", rule: "IBTA 12.6.13",
 			steps: append(up[:1:1], step{0, in(lap)}, step{0, loadAlternate}, up[1], up[2],
 				step{ms, in(&mad.LAP{LocalCommID: theirID, RemoteCommID: ourID, RemoteQPN: 0x12})},
@@ -153,6 +163,21 @@ func TestAlternate(t *testing.T) {
 				9s ! disconnected bye
 				9s = cm: LoadAlternate in state time-wait
 				9.067108864s ! time-wait exit, gone`,
+		},
+		{
+			name: "MRA for the REQ and for the LAP", rule: "IBTA 12.9.8.1: each message may have one",
+			steps: []step{
+				{0, connect}, {0, in(theirMRA(mad.MsgREQ))}, {0, in(theirREP())}, {0, sendRTU},
+				{ms, loadAlternate}, {2 * ms, in(theirMRA(mad.MsgOther))}, {sec, apr}, down,
+			}, until: 10 * sec,
+			want: `
+				0s > REQ 1001
+				0s ! MRA (req)
+				0s ! REP welcome
+				0s > RTU 1001-77 ready
+				1ms > LAP 1001-77 22
+				2ms ! MRA (lap)
+				1s ! APR` + end,
 		},
 		{
 			name: "unanswered when the connection ends", rule: "the DREQ takes its place",
@@ -171,10 +196,15 @@ func TestAlternate(t *testing.T) {
 // IBTA 12.9.6, peer-to-peer: the side with the larger CA GUID is the active one,
 // with equal ones the larger queue pair number.
 func TestPeerToPeer(t *testing.T) {
-	peering := func(b *bench) {
-		_, err := b.Connect(b.now, theirAddr, ourREQ(), ConnectOptions{PeerToPeer: true})
-		b.check(err)
+	peeringAs := func(qpn ib.QPN) func(*bench) {
+		return func(b *bench) {
+			req := ourREQ()
+			req.LocalQPN = qpn
+			_, err := b.Connect(b.now, theirAddr, req, ConnectOptions{PeerToPeer: true})
+			b.check(err)
+		}
 	}
+	peering := peeringAs(ourQPN)
 	loses := in(changed(func(m *mad.REQ) { m.LocalCAGUID = ourGUID - 1 }))
 	for _, s := range []script{
 		{
@@ -214,13 +244,42 @@ func TestPeerToPeer(t *testing.T) {
 				3ms > REJ 0-77 of 0: consumer defined`,
 		},
 		{
+			name: "again after the REP, after a stale one", rule: "one unanswered request at a time",
+			steps: []step{
+				{0, peering}, {ms, in(&mad.REP{LocalCommID: theirID, RemoteCommID: ourID, LocalCAGUID: ourGUID - 1, LocalQPN: theirQPN})},
+				{2 * ms, peeringAs(0x12)}, {3 * ms, in(&mad.REJ{RemoteCommID: 0x1002, Reason: mad.RejStaleConn})}, {4 * ms, peeringAs(0x13)},
+				{5 * ms, in(changed(func(m *mad.REQ) { m.LocalCommID++; m.LocalCAGUID = ourGUID - 1; m.LocalQPN++ }))},
+			}, until: 5 * ms,
+			want: `
+				0s > REQ 1001
+				1ms ! REP
+				2ms > REQ 1002
+				3ms ! rejected 1002: stale connection
+				4ms > REQ 1003`, stays: true,
+		},
+		{
+			name: "accepted with another queue pair", rule: "the first one is free",
+			steps: []step{
+				{0, peering}, {ms, in(theirREQ())}, {2 * ms, func(b *bench) { b.check(b.SendREP(b.now, ourID, mad.REP{LocalQPN: 0x12})) }},
+				{3 * ms, peeringAs(0x12)}, {3 * ms, peering},
+			}, until: 3 * ms,
+			want: `
+				0s > REQ 1001
+				1ms ! REQ hello
+				2ms > REP 1001-77
+				3ms = cm: LocalQPN is 0x000012: not one of a connection in state REP sent
+				3ms > REQ 1002`, stays: true,
+		},
+		{
+			name: "with ourselves", rule: "nobody yields, nobody wins",
+			steps: []step{{0, peering}, {ms, in(changed(func(m *mad.REQ) { m.LocalCAGUID, m.LocalQPN = ourGUID, ourQPN }))}, {2 * ms, cancel}},
+			want: `
+				0s > REQ 1001
+				2ms > REJ 1001-0 of 2: timeout 000000000000000a`,
+		},
+		{
 			name: "twice for the same", rule: "one at a time",
-			steps: []step{{0, peering}, {0, func(b *bench) {
-				req := ourREQ()
-				req.LocalQPN++
-				_, err := b.Connect(b.now, theirAddr, req, ConnectOptions{PeerToPeer: true})
-				b.check(err)
-			}}, {ms, cancel}},
+			steps: []step{{0, peering}, {0, peeringAs(0x12)}, {ms, cancel}},
 			want: `
 				0s > REQ 1001
 				0s = cm: service is in use
