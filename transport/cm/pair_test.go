@@ -2,6 +2,7 @@ package cm
 
 import (
 	"cmp"
+	"container/heap"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -19,7 +20,7 @@ type world struct {
 	rng   *rand.Rand
 	now   time.Duration
 	ends  [2]*end
-	mail  []letter // by time
+	mail  mail
 	loss  float64
 	twice float64
 	late  time.Duration // most delay
@@ -31,26 +32,40 @@ type letter struct {
 	b  []byte
 }
 
+// mail is a heap of letters, the next one to arrive first.
+type mail []letter
+
+func (m mail) Len() int           { return len(m) }
+func (m mail) Less(i, j int) bool { return m[i].at < m[j].at }
+func (m mail) Swap(i, j int)      { m[i], m[j] = m[j], m[i] }
+func (m *mail) Push(x any)        { *m = append(*m, x.(letter)) }
+func (m *mail) Pop() any {
+	last := len(*m) - 1
+	l := (*m)[last]
+	*m = (*m)[:last]
+	return l
+}
+
 // end is one agent with a user that does by itself what it must.
 type end struct {
 	*bench
 	w      *world
 	n      int
 	queue  []Event
-	up     map[ID]bool // established, by our account
-	known  map[ID]bool // not gone yet
-	done   int         // gone
-	wasUp  int         // connections that were established
-	brief  bool        // disconnects what is established
+	up     map[ID]bool   // established, by our account
+	known  map[ID]ib.QPN // not gone yet, with the queue pair from Connect or SendREP on
+	done   int           // gone
+	wasUp  int           // connections that were established
+	brief  bool          // disconnects what is established
 	nextQP ib.QPN
-	inUse  map[ib.QPN]ID // from Connect or SendREP until gone
+	inUse  map[ib.QPN]bool // those of known
 }
 
 func newWorld(t testing.TB, seed uint64) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0))}
 	addrs := [2]netip.Addr{ourAddr, theirAddr}
 	for n := range w.ends {
-		e := &end{w: w, n: n, up: map[ID]bool{}, known: map[ID]bool{}, nextQP: 2, inUse: map[ib.QPN]ID{}}
+		e := &end{w: w, n: n, up: map[ID]bool{}, known: map[ID]ib.QPN{}, nextQP: 2, inUse: map[ib.QPN]bool{}}
 		e.bench = newBench(t, func(c *Config) {
 			c.Addr, c.GUID, c.Rand = addrs[n], uint64(n+1), w.rng.Uint32
 			c.Send = func(to netip.Addr, b []byte) { w.post(1-n, to == addrs[1-n], b) }
@@ -75,7 +90,7 @@ func (w *world) post(to int, right bool, b []byte) {
 			if w.late > 0 {
 				at += time.Duration(w.rng.Int64N(int64(w.late)))
 			}
-			w.mail = append(w.mail, letter{at, to, append([]byte(nil), b...)})
+			heap.Push(&w.mail, letter{at, to, append([]byte(nil), b...)})
 		}
 		if w.rng.Float64() >= w.twice {
 			return
@@ -86,14 +101,9 @@ func (w *world) post(to int, right bool, b []byte) {
 // step goes to the next datagram or timer; false when there is none before limit.
 func (w *world) step(limit time.Duration) bool {
 	next := min(w.ends[0].Deadline(), w.ends[1].Deadline())
-	at := -1
-	for i, l := range w.mail {
-		if l.at <= next && (at < 0 || l.at < w.mail[at].at) {
-			at = i
-		}
-	}
-	if at >= 0 {
-		next = w.mail[at].at
+	arrives := len(w.mail) > 0 && w.mail[0].at <= next
+	if arrives {
+		next = w.mail[0].at
 	}
 	if next == transport.Never || next > limit {
 		w.now = max(w.now, min(limit, next))
@@ -103,9 +113,8 @@ func (w *world) step(limit time.Duration) bool {
 		w.t.Fatalf("step back from %v to %v", w.now, next)
 	}
 	w.now = next
-	if at >= 0 {
-		l := w.mail[at]
-		w.mail = slices.Delete(w.mail, at, at+1)
+	if arrives {
+		l := heap.Pop(&w.mail).(letter)
 		w.ends[l.to].Receive(w.now, w.ends[1-l.to].cfg.Addr, l.b)
 	} else {
 		w.ends[0].Expire(w.now)
@@ -127,7 +136,7 @@ func (w *world) run() {
 }
 
 func (e *end) qpn() ib.QPN {
-	for e.nextQP++; e.inUse[e.nextQP] != 0; e.nextQP++ {
+	for e.nextQP++; e.inUse[e.nextQP]; e.nextQP++ {
 	}
 	return e.nextQP
 }
@@ -138,7 +147,7 @@ func (e *end) connect() ID {
 	req.StartingPSN = ib.PSN(e.w.rng.Uint32() & 0xffffff)
 	id, err := e.Connect(e.w.now, e.w.ends[1-e.n].cfg.Addr, req, ConnectOptions{})
 	e.must(err)
-	e.known[id], e.inUse[req.LocalQPN] = true, id
+	e.known[id], e.inUse[req.LocalQPN] = req.LocalQPN, true
 	return id
 }
 
@@ -155,9 +164,9 @@ func (e *end) serve() {
 		ev := e.queue[0]
 		e.queue = e.queue[1:]
 		if ev.Kind == EventREQ {
-			e.known[ev.ID] = true
+			e.known[ev.ID] = 0
 		}
-		if !e.known[ev.ID] {
+		if _, ok := e.known[ev.ID]; !ok {
 			e.t.Fatalf("event %v for %x, which is gone or was never there", ev.Kind, uint32(ev.ID))
 		}
 		var err error
@@ -165,7 +174,7 @@ func (e *end) serve() {
 		case EventREQ:
 			qpn := e.qpn()
 			if err = e.SendREP(e.w.now, ev.ID, mad.REP{LocalQPN: qpn}); err == nil {
-				e.inUse[qpn] = ev.ID
+				e.known[ev.ID], e.inUse[qpn] = qpn, true
 			}
 		case EventREP:
 			if err = e.SendRTU(e.w.now, ev.ID, nil); err == nil {
@@ -197,13 +206,9 @@ func (e *end) gone(id ID) {
 	if e.State(id) != StateNone {
 		e.t.Fatalf("%x is gone in state %v", uint32(id), e.State(id))
 	}
+	delete(e.inUse, e.known[id])
 	delete(e.known, id)
 	e.done++
-	for qpn, user := range e.inUse {
-		if user == id {
-			delete(e.inUse, qpn)
-		}
-	}
 	if e.up[id] {
 		e.t.Fatalf("%x is gone without EventDisconnected", uint32(id))
 	}
@@ -356,7 +361,7 @@ func (e *end) interfere(id ID) {
 
 // after notes that a command has ended id, which no event tells.
 func (e *end) after(id ID) {
-	if e.known[id] && e.State(id) == StateNone {
+	if _, ok := e.known[id]; ok && e.State(id) == StateNone {
 		delete(e.up, id)
 		e.gone(id)
 	}
@@ -375,7 +380,7 @@ func (w *world) restart(n int) {
 		w.t.Fatal(err)
 	}
 	old.Agent, old.queue = a, nil
-	old.up, old.known, old.inUse = map[ID]bool{}, map[ID]bool{}, map[ib.QPN]ID{}
+	old.up, old.known, old.inUse = map[ID]bool{}, map[ID]ib.QPN{}, map[ib.QPN]bool{}
 	old.nextQP = max(old.nextQP, 7) - ib.QPN(w.rng.IntN(5))
 	if err := old.Listen(Listener{Service: testService}); err != nil {
 		w.t.Fatal(err)
