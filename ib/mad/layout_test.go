@@ -140,7 +140,7 @@ func TestPrivateDataSizes(t *testing.T) {
 	}
 }
 
-// IBTA 12.6.7, 12.6.14, 12.11.2: the length of additional information counts at
+// IBTA 12.6.7, 12.8, 12.11: the length of additional information counts at
 // most the 72 bytes that there are.
 func TestInfoLength(t *testing.T) {
 	for _, c := range []struct {

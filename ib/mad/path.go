@@ -3,7 +3,7 @@ package mad
 import "github.com/goroce/goroce/ib"
 
 // Path is one path as the sender of a message sees it: local is the sender's
-// end (IBTA 12.6.5, 12.6.13). An unused path is zero.
+// end (IBTA 12.6.5, 12.8). An unused path is zero.
 type Path struct {
 	LocalLID, RemoteLID uint16 // PermissiveLID on RoCE
 	LocalGID, RemoteGID ib.GID
@@ -42,7 +42,7 @@ func (p *Path) inLAP(l layout, off int) {
 	bits(l, off+41, 0, 6, &p.PacketRate)
 }
 
-// LAP proposes an alternate path for an established connection (IBTA 12.6.13).
+// LAP proposes an alternate path for an established connection (IBTA 12.8).
 type LAP struct {
 	LocalCommID, RemoteCommID uint32
 	RemoteQPN                 ib.QPN // the receiver's
@@ -63,7 +63,7 @@ func (m *LAP) layout(l layout) {
 	data(l, 64, LAPPrivateData, &m.PrivateData)
 }
 
-// APR answers a LAP (IBTA 12.6.14).
+// APR answers a LAP (IBTA 12.8).
 type APR struct {
 	LocalCommID, RemoteCommID uint32
 	Status                    APStatus
@@ -82,7 +82,7 @@ func (m *APR) layout(l layout) {
 	data(l, 84, APRPrivateData, &m.PrivateData)
 }
 
-// APStatus is the answer to a proposed alternate path (IBTA 12.6.14.1; Linux
+// APStatus is the answer to a proposed alternate path (IBTA 12.8; Linux
 // include/rdma/ib_cm.h).
 type APStatus uint8
 

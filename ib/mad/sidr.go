@@ -6,7 +6,7 @@ import (
 	"github.com/goroce/goroce/ib"
 )
 
-// SIDRREQ asks which datagram queue pair serves a service (IBTA 12.11.2).
+// SIDRREQ asks which datagram queue pair serves a service (IBTA 12.11).
 type SIDRREQ struct {
 	RequestID   uint32
 	PKey        ib.PKey
@@ -24,7 +24,7 @@ func (m *SIDRREQ) layout(l layout) {
 	data(l, 16, SIDRREQPrivateData, &m.PrivateData)
 }
 
-// SIDRREP answers a SIDRREQ (IBTA 12.11.2).
+// SIDRREP answers a SIDRREQ (IBTA 12.11).
 type SIDRREP struct {
 	RequestID   uint32
 	Status      SIDRStatus
@@ -48,7 +48,7 @@ func (m *SIDRREP) layout(l layout) {
 	data(l, 96, SIDRREPPrivateData, &m.PrivateData)
 }
 
-// SIDRStatus is the outcome of a service id resolution (IBTA 12.11.2.2; Linux
+// SIDRStatus is the outcome of a service id resolution (IBTA 12.11; Linux
 // include/rdma/ib_cm.h).
 type SIDRStatus uint8
 

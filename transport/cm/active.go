@@ -12,7 +12,7 @@ import (
 // ConnectOptions are what Connect wants to know besides the REQ.
 type ConnectOptions struct {
 	// PeerToPeer says that dst connects to us at the same time, for the same
-	// service (IBTA 12.9.6): whose request counts is decided by their CA GUIDs
+	// service (IBTA 12.9): whose request counts is decided by their CA GUIDs
 	// and queue pair numbers. The side that yields gets EventREQ for the
 	// identifier that Connect returned, and answers it.
 	PeerToPeer bool
@@ -82,7 +82,7 @@ func (a *Agent) checkREQ(dst netip.Addr, req *mad.REQ) error {
 }
 
 // checkQPN says what is wrong with the number of a queue pair of ours (IBTA
-// 12.9.8.4: it rests during time-wait).
+// 12.9: it rests during time-wait).
 func (a *Agent) checkQPN(n ib.QPN) error {
 	if n <= ib.GSIQPN || n >= ib.MulticastQPN {
 		return &FieldError{"LocalQPN", n, "from 2 to 0xfffffe"}

@@ -6,11 +6,11 @@ import (
 	"github.com/goroce/goroce/ib/mad"
 )
 
-// The active side: IBTA 12.9.5 and 12.9.8, cm.c of Linux.
+// The active side: IBTA 12.9, cm.c of Linux.
 func TestActive(t *testing.T) {
 	for _, s := range []script{
 		{
-			name: "connect and disconnect", rule: "IBTA 12.9.5; time-wait 12.9.8.4",
+			name: "connect and disconnect", rule: "IBTA 12.9; time-wait 12.9",
 			steps: []step{{0, connect}, {ms, in(theirREP())}, {2 * ms, sendRTU}, {sec, disconnect}, {sec + ms, in(theirDREP())}}, until: 2 * sec,
 			want: `
 				0s > REQ 1001
@@ -21,7 +21,7 @@ func TestActive(t *testing.T) {
 				1.068108864s ! time-wait exit, gone`,
 		},
 		{
-			name: "nobody answers the REQ", rule: "IBTA 12.9.8.7: Max CM Retries, then REJ with our CA GUID",
+			name: "nobody answers the REQ", rule: "IBTA 12.9: Max CM Retries, then REJ with our CA GUID",
 			steps: []step{{0, connect}}, until: 10 * sec,
 			want: `
 				0s > REQ 1001
@@ -31,7 +31,7 @@ func TestActive(t *testing.T) {
 				1.00663296s ! unreachable (req), gone`,
 		},
 		{
-			name: "MRA", rule: "IBTA 12.9.8.1: Service Timeout and the way, once for each REQ",
+			name: "MRA", rule: "IBTA 12.9: Service Timeout and the way, once for each REQ",
 			steps: []step{{0, connect}, {100 * ms, in(theirMRA(mad.MsgREQ))}, {200 * ms, in(theirMRA(mad.MsgREQ))}, {1300 * ms, in(theirMRA(mad.MsgREQ))}, {2 * sec, in(theirREP())}, {2 * sec, reject}},
 			want: `
 				0s > REQ 1001
@@ -50,7 +50,7 @@ func TestActive(t *testing.T) {
 				336ms > REJ 1001-0 of 2: timeout 000000000000000a`,
 		},
 		{
-			name: "REP again", rule: "IBTA 12.9.5: RTU again; before it, MRA as Linux",
+			name: "REP again", rule: "IBTA 12.9: RTU again; before it, MRA as Linux",
 			steps: []step{
 				{0, connect}, {ms, in(theirREP())}, {2 * ms, in(theirREP())}, {3 * ms, sendRTU}, {4 * ms, in(theirREP())}, {5 * ms, disconnect},
 				{6 * ms, in(theirREP())}, {7 * ms, in(theirDREP())}, {8 * ms, in(theirREP())},
@@ -150,7 +150,7 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// IBTA 12.9.7: the end of a connection.
+// IBTA 12.9: the end of a connection.
 func TestDisconnect(t *testing.T) {
 	up := []step{{0, connect}, {0, in(theirREP())}, {0, sendRTU}}
 	const begin = `
@@ -160,7 +160,7 @@ func TestDisconnect(t *testing.T) {
 		`
 	for _, s := range []script{
 		{
-			name: "by the peer, who repeats itself", rule: "IBTA 12.9.8.3: DREP again during time-wait and later",
+			name: "by the peer, who repeats itself", rule: "IBTA 12.9: DREP again during time-wait and later",
 			steps: append(up[:3:3], step{ms, in(theirDREQ())}, step{2 * ms, in(theirDREQ())}, step{3 * ms, disconnect}, step{sec, in(theirDREQ())}, step{sec, disconnect}),
 			want: begin + `
 				1ms > DREP 1001-77
@@ -171,7 +171,7 @@ func TestDisconnect(t *testing.T) {
 				1s = cm: unknown identifier`,
 		},
 		{
-			name: "both at once", rule: "IBTA 12.9.7",
+			name: "both at once", rule: "IBTA 12.9",
 			steps: append(up[:3:3], step{ms, disconnect}, step{2 * ms, in(theirDREQ())}, step{3 * ms, in(theirDREP())}), until: sec,
 			want: begin + `
 				1ms > DREQ 1001-77 22 bye
@@ -180,7 +180,7 @@ func TestDisconnect(t *testing.T) {
 				69.108864ms ! time-wait exit, gone`,
 		},
 		{
-			name: "nobody answers", rule: "IBTA 12.9.8.7: time-wait all the same",
+			name: "nobody answers", rule: "IBTA 12.9: time-wait all the same",
 			steps: append(up[:3:3], step{ms, disconnect}, step{2 * ms, disconnect}), until: 2 * sec,
 			want: begin + `
 				1ms > DREQ 1001-77 22 bye

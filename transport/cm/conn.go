@@ -183,7 +183,7 @@ func (a *Agent) expire(now time.Duration, c *conn) {
 	}
 }
 
-// exhausted ends what nobody answered. The peer is told (IBTA 12.9.8.7, timeout):
+// exhausted ends what nobody answered. The peer is told (IBTA 12.9, timeout):
 // it may have sent answers that were all lost.
 func (a *Agent) exhausted(now time.Duration, c *conn, attr mad.Attr) {
 	switch attr {

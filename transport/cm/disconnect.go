@@ -87,7 +87,7 @@ func (a *Agent) receiveDREP(now time.Duration, src netip.Addr) {
 }
 
 // enterTimeWait lets c's queue pair number rest until no packet of the connection
-// can be on its way (IBTA 12.9.8.4), for the local ACK timeout of its path as Linux
+// can be on its way (IBTA 12.9), for the local ACK timeout of its path as Linux
 // does it. The peer's queue pair may be used in a new REQ at once, because its
 // owner knows best when it has rested.
 func (a *Agent) enterTimeWait(now time.Duration, c *conn) {

@@ -24,6 +24,9 @@
 //     on RoCE), but the datagrams of the connection manager itself stay on the
 //     primary path.
 //
+// Subsections of IBTA 12.9 are named only where a public source confirms the
+// number.
+//
 // State is bounded: see [Config] for the limits. Every message that is not acted
 // upon has a [Counter].
 package cm

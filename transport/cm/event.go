@@ -77,7 +77,7 @@ type Event struct {
 	Private []byte
 }
 
-// State is where a connection or a resolution stands (IBTA 12.9.5, 12.9.6).
+// State is where a connection or a resolution stands (IBTA 12.9).
 type State uint8
 
 // The states.

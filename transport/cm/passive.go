@@ -218,7 +218,7 @@ const patience = 4
 
 // wins says whether our REQ counts and not that of the other side of a
 // peer-to-peer connection: the larger CA GUID is the active side, the larger
-// queue pair number when they are equal (IBTA 12.9.6; cm_is_active_peer of older
+// queue pair number when they are equal (IBTA 12.9; cm_is_active_peer of older
 // Linux drivers/infiniband/core/cm.c).
 func (a *Agent) wins(c *conn, m *mad.REQ) bool {
 	if a.cfg.GUID != m.LocalCAGUID {
@@ -333,7 +333,7 @@ func (a *Agent) receiveRTU(src netip.Addr) {
 }
 
 // Established says that a packet came on the queue pair of a connection whose
-// RTU has not come: it counts as the RTU (IBTA 12.9.7.1; ib_cm_notify of Linux). It
+// RTU has not come: it counts as the RTU (IBTA 12.9; ib_cm_notify of Linux). It
 // does nothing for a connection that is established already.
 func (a *Agent) Established(_ time.Duration, id ID) error {
 	c, err := a.command(id)

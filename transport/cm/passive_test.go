@@ -16,11 +16,11 @@ func changed(change func(*mad.REQ)) *mad.REQ {
 	return m
 }
 
-// The passive side: IBTA 12.9.6 and 12.9.8, cm.c of Linux.
+// The passive side: IBTA 12.9, cm.c of Linux.
 func TestPassive(t *testing.T) {
 	for _, s := range []script{
 		{
-			name: "accept and be disconnected", rule: "IBTA 12.9.6",
+			name: "accept and be disconnected", rule: "IBTA 12.9",
 			steps: []step{{0, in(theirREQ())}, {ms, sendREP}, {2 * ms, in(theirRTU())}, {3 * ms, in(theirRTU())}, {sec, in(theirDREQ())}}, until: 2 * sec,
 			want: `
 				0s ! REQ hello
@@ -31,7 +31,7 @@ func TestPassive(t *testing.T) {
 				1.067108864s ! time-wait exit, gone`,
 		},
 		{
-			name: "REQ again", rule: "IBTA 12.9.8.3: MRA, then REP at once, then nothing",
+			name: "REQ again", rule: "IBTA 12.9: MRA, then REP at once, then nothing",
 			steps: []step{
 				{0, in(theirREQ())}, {100 * ms, in(theirREQ())}, {200 * ms, sendREP}, {300 * ms, in(theirREQ())}, {400 * ms, in(theirRTU())},
 				{500 * ms, in(theirREQ())}, {600 * ms, disconnect}, {601 * ms, in(theirDREP())}, {602 * ms, in(theirREQ())},
@@ -48,7 +48,7 @@ func TestPassive(t *testing.T) {
 				668.108864ms ! time-wait exit, gone`,
 		},
 		{
-			name: "nobody answers the REP", rule: "IBTA 12.9.8.7: as often as the REQ says, then REJ",
+			name: "nobody answers the REP", rule: "IBTA 12.9: as often as the REQ says, then REJ",
 			steps: []step{{0, in(theirREQ())}, {0, sendREP}}, until: 10 * sec,
 			want: `
 				0s ! REQ hello
@@ -59,7 +59,7 @@ func TestPassive(t *testing.T) {
 				1.00663296s ! unreachable (rep), gone`,
 		},
 		{
-			name: "MRA for the REP", rule: "IBTA 12.9.8.1",
+			name: "MRA for the REP", rule: "IBTA 12.9",
 			steps: []step{{0, in(theirREQ())}, {0, sendREP}, {100 * ms, in(theirMRA(mad.MsgREP))}, {sec, in(theirRTU())}, {sec, in(theirDREQ())}}, until: 2 * sec,
 			want: `
 				0s ! REQ hello
@@ -71,7 +71,7 @@ func TestPassive(t *testing.T) {
 				1.067108864s ! time-wait exit, gone`,
 		},
 		{
-			name: "the RTU is lost, data come", rule: "IBTA 12.9.7.1: communication established",
+			name: "the RTU is lost, data come", rule: "IBTA 12.9: communication established",
 			steps: []step{
 				{0, established}, {0, in(theirREQ())}, {0, established}, {0, sendREP}, {ms, established}, {2 * ms, established}, {3 * ms, in(theirRTU())},
 				{4 * ms, in(theirDREQ())}, {5 * ms, established},

@@ -171,7 +171,7 @@ func (a *Agent) sendMRA(c *conn, what mad.Msg, tid uint64) {
 	})
 }
 
-// receiveMRA waits longer for the answer to what was sent last (IBTA 12.9.8.1).
+// receiveMRA waits longer for the answer to what was sent last (IBTA 12.9).
 // That is granted once for each time it is sent.
 func (a *Agent) receiveMRA(now time.Duration, src netip.Addr) {
 	m := &a.mra

@@ -25,7 +25,7 @@ func TestResolve(t *testing.T) {
 	theirs := &mad.SIDRREP{RequestID: ourID, ServiceID: testService, QPN: theirQPN}
 	for _, s := range []script{
 		{
-			name: "answered", rule: "IBTA 12.11.2",
+			name: "answered", rule: "IBTA 12.11",
 			steps: []step{{0, resolve}, {1500 * ms, in(theirs)}, {2 * sec, in(theirs)}}, until: 9 * sec,
 			want: `
 				0s > SIDR_REQ 1001
@@ -47,7 +47,7 @@ func TestResolve(t *testing.T) {
 			want: `0s > SIDR_REQ 1001`,
 		},
 		{
-			name: "asked", rule: "IBTA 12.11.2: the answer is not repeated by itself",
+			name: "asked", rule: "IBTA 12.11: the answer is not repeated by itself",
 			steps: []step{{0, in(theirSIDRREQ())}, {ms, in(theirSIDRREQ())}, {2 * ms, answer}, {3 * ms, answer}, {4 * ms, in(theirSIDRREQ())}, {4 * ms, func(b *bench) {
 				b.check(b.Cancel(b.now, 0x1002))
 			}}}, until: 9 * sec,
@@ -59,7 +59,7 @@ func TestResolve(t *testing.T) {
 				4ms > SIDR_REP 77: rejected QP 0`,
 		},
 		{
-			name: "asked for nothing", rule: "IBTA 12.11.2.2: status 1",
+			name: "asked for nothing", rule: "IBTA 12.11: status 1",
 			steps: []step{{0, in(&mad.SIDRREQ{RequestID: theirID, ServiceID: 1})}},
 			want:  `0s > SIDR_REP 77: service id not supported QP 0`,
 		},
@@ -102,7 +102,7 @@ func TestAlternate(t *testing.T) {
 	lap := &mad.LAP{LocalCommID: theirID, RemoteCommID: ourID, RemoteQPN: ourQPN}
 	for _, s := range []script{
 		{
-			name: "accepted", rule: "IBTA 12.8.1; an APR without a LAP is nothing",
+			name: "accepted", rule: "IBTA 12.8; an APR without a LAP is nothing",
 			steps: append(up[:3:3], step{ms, loadAlternate}, step{2 * ms, loadAlternate}, step{400 * ms, apr}, step{401 * ms, apr}, down), until: 10 * sec,
 			want: begin + `
 				1ms > LAP 1001-77 22
@@ -121,7 +121,7 @@ func TestAlternate(t *testing.T) {
 				1.876395008s ! unreachable (lap)` + end,
 		},
 		{
-			name: "proposed by the peer, who repeats itself", rule: "IBTA 12.8.1: MRA, then the APR again; RTU again after it",
+			name: "proposed by the peer, who repeats itself", rule: "IBTA 12.8: MRA, then the APR again; RTU again after it",
 			steps: append(up[:3:3],
 				step{ms, in(lap)}, step{2 * ms, in(lap)}, step{2 * ms, func(b *bench) { b.check(b.SendMRA(b.now, ourID, 20, nil)) }},
 				step{3 * ms, answerAlternate}, step{4 * ms, answerAlternate}, step{5 * ms, in(lap)},
@@ -148,7 +148,7 @@ func TestAlternate(t *testing.T) {
 				71.108864ms ! time-wait exit, gone`,
 		},
 		{
-			name: "for another queue pair, before and after", rule: "IBTA 12.6.13",
+			name: "for another queue pair, before and after", rule: "IBTA 12.8",
 			steps: append(up[:1:1], step{0, in(lap)}, step{0, loadAlternate}, up[1], up[2],
 				step{ms, in(&mad.LAP{LocalCommID: theirID, RemoteCommID: ourID, RemoteQPN: 0x12})},
 				step{ms, func(b *bench) { b.check(b.LoadAlternate(b.now, ourID, mad.LAP{})) }},
@@ -165,7 +165,7 @@ func TestAlternate(t *testing.T) {
 				9.067108864s ! time-wait exit, gone`,
 		},
 		{
-			name: "MRA for the REQ and for the LAP", rule: "IBTA 12.9.8.1: each message may have one",
+			name: "MRA for the REQ and for the LAP", rule: "IBTA 12.9: each message may have one",
 			steps: []step{
 				{0, connect}, {0, in(theirMRA(mad.MsgREQ))}, {0, in(theirREP())}, {0, sendRTU},
 				{ms, loadAlternate}, {2 * ms, in(theirMRA(mad.MsgOther))}, {sec, apr}, down,
@@ -193,7 +193,7 @@ func TestAlternate(t *testing.T) {
 	}
 }
 
-// IBTA 12.9.6, peer-to-peer: the side with the larger CA GUID is the active one,
+// IBTA 12.9, peer-to-peer: the side with the larger CA GUID is the active one,
 // with equal ones the larger queue pair number.
 func TestPeerToPeer(t *testing.T) {
 	peeringAs := func(qpn ib.QPN) func(*bench) {
