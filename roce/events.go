@@ -43,6 +43,12 @@ func (d *Device) EventFD() (int, error) { return d.events.fd() }
 // event is how a queue pair reports its events, one of XRCRecv to all who have it
 // open.
 func (q *QP) event(t transport.Event) {
+	if t == EventCommEst {
+		select {
+		case q.commEst <- struct{}{}:
+		default:
+		}
+	}
 	if q.typ != XRCRecv {
 		q.dev.report(AsyncEvent{Type: t, QP: q})
 		return

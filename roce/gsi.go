@@ -7,17 +7,13 @@ import (
 	"sync"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/ib/mad"
 )
 
 const (
-	// GSIQKey is the Q_Key of management datagrams (IBTA 10.2.5; Linux
-	// include/rdma/ib_mad.h, IB_QP1_QKEY).
-	GSIQKey = 0x80010000
-	// MADSize is the length of a management datagram in bytes (IBTA 13.4.2).
-	MADSize = 256
 	// gsiDepth is how many datagrams may wait to be served, and to be sent.
 	gsiDepth = 1024
-	gsiSlot  = ib.GRHSize + MADSize
+	gsiSlot  = ib.GRHSize + mad.Size
 )
 
 // MADAddr is where a management datagram comes from, or goes to.
@@ -28,8 +24,9 @@ type MADAddr struct {
 }
 
 // MADHandler serves the datagrams of one management class. It is called by one
-// goroutine of the GSI, with no lock held; mad is valid until it returns.
-type MADHandler func(from MADAddr, mad []byte)
+// goroutine of the GSI, with no lock held; b, mad.Size bytes, is valid
+// until it returns.
+type MADHandler func(from MADAddr, b []byte)
 
 // GSI is the general service interface of a port: queue pair 1, by which
 // management datagrams come and go (IBTA 3.9.5, 13.5.1). Devices of one process on
@@ -42,15 +39,16 @@ type GSI struct {
 	mr         *MR // the receive buffers, a slot each
 
 	mu       sync.Mutex // guards what follows; taken before an engine's lock
-	handlers map[uint8]MADHandler
-	out      [MADSize]byte
+	handlers map[mad.Class]MADHandler
+	out      [mad.Size]byte
 	next     uint64        // number of the next datagram to be sent
 	ahs      [gsiDepth]*AH // of those that are posted
 }
 
 // GSI returns the general service interface of the device's port, which the first
 // call opens: until then datagrams to queue pair 1 are dropped as drop_unknown_qp.
-// It ends when the last device of the port is closed.
+// It ends when the last device of the port is closed. It answers those who ask for
+// the port's counters (class PerfMgt); other classes are served by Handle.
 func (d *Device) GSI() (*GSI, error) {
 	if err := d.gone(); err != nil {
 		return nil, err
@@ -102,7 +100,8 @@ func newGSI(d *Device) (*GSI, error) {
 		return nil, err
 	}
 	dev.port, dev.spin = d.port, 0
-	g := &GSI{dev: dev, handlers: map[uint8]MADHandler{}}
+	g := &GSI{dev: dev}
+	g.handlers = map[mad.Class]MADHandler{mad.ClassPerfMgt: (&perfAgent{gsi: g}).answer}
 	if g.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
 	}
@@ -116,7 +115,7 @@ func newGSI(d *Device) (*GSI, error) {
 		return nil, err
 	}
 	g.qp, err = g.pd.newQP(QPConfig{
-		Type: UD, SendCQ: g.send, RecvCQ: g.recv, MaxSendWR: gsiDepth, MaxRecvWR: gsiDepth, MaxInline: MADSize,
+		Type: UD, SendCQ: g.send, RecvCQ: g.recv, MaxSendWR: gsiDepth, MaxRecvWR: gsiDepth, MaxInline: mad.Size,
 	})
 	if err != nil {
 		return nil, err
@@ -137,7 +136,7 @@ func (g *GSI) start() error {
 	if err != nil {
 		return err
 	}
-	if err := g.qp.Activate(GSIQKey); err != nil {
+	if err := g.qp.Activate(mad.QKey); err != nil {
 		return err
 	}
 	for i := range gsiDepth {
@@ -162,14 +161,14 @@ func (g *GSI) Done() <-chan struct{} { return g.dev.done }
 // Handle lets h serve a management class; a nil h ends that. Datagrams of a class
 // that nobody serves are dropped as drop_mad_class. The error says that the class
 // is served already (ErrBusy).
-func (g *GSI) Handle(class uint8, h MADHandler) error {
+func (g *GSI) Handle(class mad.Class, h MADHandler) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case h == nil:
 		delete(g.handlers, class)
 	case g.handlers[class] != nil:
-		return fmt.Errorf("management class %#x: %w", class, ErrBusy)
+		return fmt.Errorf("roce: management %v: %w", class, ErrBusy)
 	default:
 		g.handlers[class] = h
 	}
@@ -195,32 +194,36 @@ func (g *GSI) serve() {
 	}
 }
 
-// take serves one datagram: of the right length and with base version 1 (IBTA
-// 13.4.3). That its Q_Key is right is known.
+// take serves one datagram. That its Q_Key is right is known.
 func (g *GSI) take(wc *WC) {
 	b := g.mr.Bytes()[int(wc.ID)*gsiSlot:][:wc.ByteLen]
 	grh, ok := ib.ParseGRH(b)
-	if !ok || len(b) != gsiSlot || b[ib.GRHSize] != 1 {
+	if !ok {
 		g.qp.e.count(dropMADFormat)
 		return
 	}
-	mad := b[ib.GRHSize:]
+	b = b[ib.GRHSize:]
+	h, bad := mad.Parse(b)
+	if bad != mad.OK {
+		g.qp.e.count(dropMADFormat)
+		return
+	}
 	g.mu.Lock()
-	h := g.handlers[mad[1]]
+	serve := g.handlers[h.Class]
 	g.mu.Unlock()
-	if h == nil {
+	if serve == nil {
 		g.qp.e.count(dropMADClass)
 		return
 	}
-	h(MADAddr{Addr: grh.Src, QPN: wc.SrcQP, TrafficClass: grh.TrafficClass}, mad)
+	serve(MADAddr{Addr: grh.Src, QPN: wc.SrcQP, TrafficClass: grh.TrafficClass}, b)
 }
 
-// Send posts one datagram of up to MADSize bytes, which is padded with zeros, and
+// Send posts one datagram of up to mad.Size bytes, which is padded with zeros, and
 // copies it. It never waits: when too many are on the way the error is
 // ErrQueueFull, and the datagram is counted as drop_mad_send.
-func (g *GSI) Send(to MADAddr, mad []byte) error {
-	if len(mad) > MADSize {
-		return &ConfigError{"mad", fmt.Sprintf("%d bytes", len(mad)), fmt.Sprintf("allowed are up to %d", MADSize)}
+func (g *GSI) Send(to MADAddr, b []byte) error {
+	if len(b) > mad.Size {
+		return &ConfigError{"b", fmt.Sprintf("%d bytes", len(b)), fmt.Sprintf("allowed are up to %d", mad.Size)}
 	}
 	if to.QPN == 0 {
 		to.QPN = ib.GSIQPN
@@ -238,9 +241,9 @@ func (g *GSI) Send(to MADAddr, mad []byte) error {
 		g.qp.e.count(dropMADSend)
 		return fmt.Errorf("roce: queue pair 1: %w", ErrQueueFull)
 	}
-	clear(g.out[copy(g.out[:], mad):])
+	clear(g.out[copy(g.out[:], b):])
 	*slot = ah
-	wr := SendWR{ID: g.next % gsiDepth, Opcode: WRSend, Flags: Signaled | Inline, Data: g.out[:], AH: ah, RemoteQPN: to.QPN, QKey: GSIQKey}
+	wr := SendWR{ID: g.next % gsiDepth, Opcode: WRSend, Flags: Signaled | Inline, Data: g.out[:], AH: ah, RemoteQPN: to.QPN, QKey: mad.QKey}
 	if err := g.qp.PostSend(wr); err != nil {
 		*slot = nil
 		ah.Destroy()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/ib/mad"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
 )
@@ -16,16 +17,16 @@ import (
 // received is a management datagram as a handler got it.
 type received struct {
 	from roce.MADAddr
-	mad  []byte
+	b    []byte
 }
 
 // listenMAD returns what arrives for a management class.
-func listenMAD(t testing.TB, d *roce.Device, class uint8) (*roce.GSI, <-chan received) {
+func listenMAD(t testing.TB, d *roce.Device, class mad.Class) (*roce.GSI, <-chan received) {
 	t.Helper()
 	g, err := d.GSI()
 	must(t, err)
 	ch := make(chan received, 4096)
-	must(t, g.Handle(class, func(from roce.MADAddr, mad []byte) { ch <- received{from, bytes.Clone(mad)} }))
+	must(t, g.Handle(class, func(from roce.MADAddr, b []byte) { ch <- received{from, bytes.Clone(b)} }))
 	return g, ch
 }
 
@@ -40,8 +41,8 @@ func nextMAD(t testing.TB, ch <-chan received) received {
 	}
 }
 
-// mad returns a datagram with a base version, a class and a recognisable rest.
-func mad(version, class byte, n int) []byte {
+// datagram returns a management datagram with a base version, a class and a recognisable rest.
+func datagram(version, class byte, n int) []byte {
 	b := make([]byte, n)
 	fill(b, int(class))
 	b[0], b[1] = version, class
@@ -63,13 +64,13 @@ func TestGSI(t *testing.T) {
 			}
 		}))
 		for i := range 3000 { // more than there are buffers
-			m := mad(1, 7, 200)
+			m := datagram(1, 7, 200)
 			m[3] = byte(i)
 			must(t, a.Send(roce.MADAddr{Addr: ends[1].Dev.Addr(), TrafficClass: 0x20}, m))
 			got := nextMAD(t, fromB)
 			m = append(m, make([]byte, 56)...)
 			m[2]++
-			if got.from != (roce.MADAddr{Addr: ends[1].Dev.Addr(), QPN: 1, TrafficClass: 0x20}) || !bytes.Equal(got.mad, m) {
+			if got.from != (roce.MADAddr{Addr: ends[1].Dev.Addr(), QPN: 1, TrafficClass: 0x20}) || !bytes.Equal(got.b, m) {
 				t.Fatalf("answer %d: %+v", i, got)
 			}
 		}
@@ -90,24 +91,24 @@ func TestGSIDrops(t *testing.T) {
 		must(t, a.QP.PostSend(roce.SendWR{Opcode: roce.WRSend, Flags: roce.Inline, Data: m, AH: handle(t, a, b), RemoteQPN: ib.GSIQPN, QKey: qkey}))
 	}
 	// The queue pair does not exist until somebody asks for it.
-	send(roce.GSIQKey, mad(1, 7, 256))
+	send(mad.QKey, datagram(1, 7, 256))
 	waitCounter(t, b.Dev, "drop_unknown_qp")
 	_, ch := listenMAD(t, b.Dev, 7)
-	must(t, a.QP.Modify(&roce.Attr{QKey: roce.GSIQKey}, roce.MaskQKey))
+	must(t, a.QP.Modify(&roce.Attr{QKey: mad.QKey}, roce.MaskQKey))
 	for _, tt := range []struct {
 		counter string
 		qkey    uint32
-		mad     []byte
+		b       []byte
 	}{
-		{"drop_mad_format", roce.GSIQKey, mad(1, 7, 255)},
-		{"resp_local_length_error", roce.GSIQKey, mad(1, 7, 257)},
-		{"drop_mad_format", roce.GSIQKey, mad(2, 7, 256)},
-		{"drop_mad_class", roce.GSIQKey, mad(1, 4, 256)},
-		{"drop_qkey", 0x11111111, mad(1, 7, 256)},
+		{"drop_mad_format", mad.QKey, datagram(1, 7, 255)},
+		{"resp_local_length_error", mad.QKey, datagram(1, 7, 257)},
+		{"drop_mad_format", mad.QKey, datagram(2, 7, 256)},
+		{"drop_mad_class", mad.QKey, datagram(1, 5, 256)},
+		{"drop_qkey", 0x11111111, datagram(1, 7, 256)},
 	} {
 		before := b.Dev.Counters()[tt.counter]
-		send(tt.qkey, tt.mad)
-		send(roce.GSIQKey, mad(1, 7, 256)) // one behind the other
+		send(tt.qkey, tt.b)
+		send(mad.QKey, datagram(1, 7, 256)) // one behind the other
 		nextMAD(t, ch)
 		if n := b.Dev.Counters()[tt.counter] - before; n != 1 {
 			t.Errorf("%s: %d were counted", tt.counter, n)
@@ -147,7 +148,7 @@ func TestGSIShared(t *testing.T) {
 		must(t, d1.Close())
 		from, err := peer.GSI()
 		must(t, err)
-		must(t, from.Send(roce.MADAddr{Addr: d2.Addr()}, mad(1, 7, 256)))
+		must(t, from.Send(roce.MADAddr{Addr: d2.Addr()}, datagram(1, 7, 256)))
 		nextMAD(t, ch)
 		must(t, d2.Close())
 		select {
@@ -171,7 +172,7 @@ func TestGSIErrors(t *testing.T) {
 	g, err := a.Dev.GSI()
 	must(t, err)
 	var bad *roce.ConfigError
-	if err := g.Send(roce.MADAddr{Addr: a.Dev.Addr()}, make([]byte, 257)); !errors.As(err, &bad) || bad.Field != "mad" {
+	if err := g.Send(roce.MADAddr{Addr: a.Dev.Addr()}, make([]byte, 257)); !errors.As(err, &bad) || bad.Field != "b" {
 		t.Errorf("257 bytes: %v", err)
 	}
 	if err := g.Send(roce.MADAddr{}, nil); !errors.As(err, &bad) || bad.Field != "AV.DGID" {
@@ -197,7 +198,7 @@ func TestGSIFull(t *testing.T) {
 	must(t, err)
 	to, sent := roce.MADAddr{Addr: b.Addr()}, 0
 	for ; ; sent++ {
-		if err := g.Send(to, mad(1, 7, 256)); err != nil {
+		if err := g.Send(to, datagram(1, 7, 256)); err != nil {
 			if !errors.Is(err, roce.ErrQueueFull) || a.Counters()["drop_mad_send"] != 1 || sent < 100 {
 				t.Errorf("after %d: %v", sent, err)
 			}
@@ -209,5 +210,5 @@ func TestGSIFull(t *testing.T) {
 	for range sent {
 		nextMAD(t, ch)
 	}
-	must(t, g.Send(to, mad(1, 7, 256)))
+	must(t, g.Send(to, datagram(1, 7, 256)))
 }

@@ -44,7 +44,8 @@ type QP struct {
 	core *QP   // what the engine works with: the queue pair itself, but for XRCRecv
 	xrcd *XRCD // by which a queue pair of XRCRecv was opened
 
-	rung     atomic.Bool // in the engine's list of bells
+	commEst  chan struct{} // one token: EventCommEst was told
+	rung     atomic.Bool   // in the engine's list of bells
 	nextBell *QP
 
 	// Under the engine lock:
@@ -90,7 +91,7 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 		dev: d, pd: p, e: d.port.engine, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
 		psn: ib.PSN(psn & 0xffffff),
 		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
-		srq: cfg.SRQ, maxLen: maxMsg,
+		srq: cfg.SRQ, maxLen: maxMsg, commEst: make(chan struct{}, 1),
 	}
 	q.core = q
 	if q.typ == UD {
@@ -250,6 +251,11 @@ func (q *QP) Num() ib.QPN { return q.num }
 
 // PSN returns the random PSN that RTS uses for the first request.
 func (q *QP) PSN() ib.PSN { return q.psn }
+
+// CommEst receives once when a queue pair in RTR has got its first packet, as
+// EventCommEst tells everybody: for who sets up the connection, if the peer's last
+// word is late.
+func (q *QP) CommEst() <-chan struct{} { return q.commEst }
 
 // State returns the state of the queue pair.
 func (q *QP) State() State { return q.t.State() }

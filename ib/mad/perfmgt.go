@@ -9,8 +9,9 @@ const perfData = 40
 // Capabilities of the agent of ClassPerfMgt (IBTA 16.1.3.1; Linux
 // include/rdma/ib_pma.h).
 const (
-	PerfCapExtWidth uint16 = 1 << 9  // has PortCountersExtended
-	PerfCapXmitWait uint16 = 1 << 12 // counts PortXmitWait
+	PerfCapExtWidth       uint16 = 1 << 9  // has PortCountersExtended
+	PerfCapExtWidthNoIETF uint16 = 1 << 10 // has it without the counters of unicast and multicast packets
+	PerfCapXmitWait       uint16 = 1 << 12 // counts PortXmitWait
 )
 
 // Capabilities of the agent of ClassCM (IBTA 16.7; no public source has the
