@@ -141,10 +141,10 @@ func (q *QP) RTR(r Remote, c Conn) error {
 // MaxRdAtomic.
 func (q *QP) RTS(c Conn) error {
 	if q.typ == UC {
-		return q.Modify(&Attr{State: StateRTS, SQPSN: q.psn}, MaskState|MaskSQPSN)
+		return q.Modify(&Attr{State: StateRTS, SQPSN: q.PSN()}, MaskState|MaskSQPSN)
 	}
 	if q.typ == XRCRecv {
-		return q.Modify(&Attr{State: StateRTS, SQPSN: q.psn, Timeout: ackTimeout(c.AckTimeout)}, MaskState|MaskSQPSN|MaskTimeout)
+		return q.Modify(&Attr{State: StateRTS, SQPSN: q.PSN(), Timeout: ackTimeout(c.AckTimeout)}, MaskState|MaskSQPSN|MaskTimeout)
 	}
 	depth, retry, rnr := orDefault(c.MaxRdAtomic, 16), orDefault(c.RetryCount, 7), orDefault(c.RNRRetry, 7)
 	for _, f := range []struct {
@@ -156,7 +156,7 @@ func (q *QP) RTS(c Conn) error {
 		}
 	}
 	return q.Modify(&Attr{
-		State: StateRTS, SQPSN: q.psn, Timeout: ackTimeout(c.AckTimeout), RetryCnt: uint8(retry), RNRRetry: uint8(rnr), MaxRdAtomic: uint8(depth),
+		State: StateRTS, SQPSN: q.PSN(), Timeout: ackTimeout(c.AckTimeout), RetryCnt: uint8(retry), RNRRetry: uint8(rnr), MaxRdAtomic: uint8(depth),
 	}, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxRdAtomic)
 }
 
@@ -169,5 +169,5 @@ func (q *QP) Activate(qkey uint32) error {
 	if err := q.Modify(&Attr{State: StateRTR}, MaskState); err != nil {
 		return err
 	}
-	return q.Modify(&Attr{State: StateRTS, SQPSN: q.psn}, MaskState|MaskSQPSN)
+	return q.Modify(&Attr{State: StateRTS, SQPSN: q.PSN()}, MaskState|MaskSQPSN)
 }

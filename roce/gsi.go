@@ -90,7 +90,10 @@ func (r lockedRand) Read(b []byte) (int, error) {
 // UD.
 func newGSI(d *Device) (*GSI, error) {
 	cfg := d.cfg
-	cfg.Rand = lockedRand{d}
+	cfg.Rand, cfg.Limits = lockedRand{d}, Limits{} // the limits are the program's
+	if err := cfg.Limits.fill(); err != nil {
+		return nil, err
+	}
 	cfg.Limits = Limits{} // those of the program are for its own objects
 	if err := cfg.Limits.fill(); err != nil {
 		return nil, err

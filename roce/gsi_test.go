@@ -12,6 +12,7 @@ import (
 	"github.com/goroce/goroce/ib/mad"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/roce/rocetest"
 )
 
 // received is a management datagram as a handler got it.
@@ -41,8 +42,8 @@ func nextMAD(t testing.TB, ch <-chan received) received {
 	}
 }
 
-// datagram returns a management datagram with a base version, a class and a recognisable rest.
-func datagram(version, class byte, n int) []byte {
+// madOf returns a management datagram with a base version, a class and a recognisable rest.
+func madOf(version, class byte, n int) []byte {
 	b := make([]byte, n)
 	fill(b, int(class))
 	b[0], b[1] = version, class
@@ -64,7 +65,7 @@ func TestGSI(t *testing.T) {
 			}
 		}))
 		for i := range 3000 { // more than there are buffers
-			m := datagram(1, 7, 200)
+			m := madOf(1, 7, 200)
 			m[3] = byte(i)
 			must(t, a.Send(roce.MADAddr{Addr: ends[1].Dev.Addr(), TrafficClass: 0x20}, m))
 			got := nextMAD(t, fromB)
@@ -91,7 +92,7 @@ func TestGSIDrops(t *testing.T) {
 		must(t, a.QP.PostSend(roce.SendWR{Opcode: roce.WRSend, Flags: roce.Inline, Data: m, AH: handle(t, a, b), RemoteQPN: ib.GSIQPN, QKey: qkey}))
 	}
 	// The queue pair does not exist until somebody asks for it.
-	send(mad.QKey, datagram(1, 7, 256))
+	send(mad.QKey, madOf(1, 7, 256))
 	waitCounter(t, b.Dev, "drop_unknown_qp")
 	_, ch := listenMAD(t, b.Dev, 7)
 	must(t, a.QP.Modify(&roce.Attr{QKey: mad.QKey}, roce.MaskQKey))
@@ -100,15 +101,15 @@ func TestGSIDrops(t *testing.T) {
 		qkey    uint32
 		b       []byte
 	}{
-		{"drop_mad_format", mad.QKey, datagram(1, 7, 255)},
-		{"resp_local_length_error", mad.QKey, datagram(1, 7, 257)},
-		{"drop_mad_format", mad.QKey, datagram(2, 7, 256)},
-		{"drop_mad_class", mad.QKey, datagram(1, 5, 256)},
-		{"drop_qkey", 0x11111111, datagram(1, 7, 256)},
+		{"drop_mad_format", mad.QKey, madOf(1, 7, 255)},
+		{"resp_local_length_error", mad.QKey, madOf(1, 7, 257)},
+		{"drop_mad_format", mad.QKey, madOf(2, 7, 256)},
+		{"drop_mad_class", mad.QKey, madOf(1, 5, 256)},
+		{"drop_qkey", 0x11111111, madOf(1, 7, 256)},
 	} {
 		before := b.Dev.Counters()[tt.counter]
 		send(tt.qkey, tt.b)
-		send(mad.QKey, datagram(1, 7, 256)) // one behind the other
+		send(mad.QKey, madOf(1, 7, 256)) // one behind the other
 		nextMAD(t, ch)
 		if n := b.Dev.Counters()[tt.counter] - before; n != 1 {
 			t.Errorf("%s: %d were counted", tt.counter, n)
@@ -148,7 +149,7 @@ func TestGSIShared(t *testing.T) {
 		must(t, d1.Close())
 		from, err := peer.GSI()
 		must(t, err)
-		must(t, from.Send(roce.MADAddr{Addr: d2.Addr()}, datagram(1, 7, 256)))
+		must(t, from.Send(roce.MADAddr{Addr: d2.Addr()}, madOf(1, 7, 256)))
 		nextMAD(t, ch)
 		must(t, d2.Close())
 		select {
@@ -164,6 +165,21 @@ func TestGSIShared(t *testing.T) {
 		}
 		must(t, peer.Close())
 	}
+}
+
+// TestGSILimits: what the program may have is not what the port needs for itself.
+func TestGSILimits(t *testing.T) {
+	be, err := netio.NewFabric().Open(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), netio.Port))
+	must(t, err)
+	d, err := roce.Open(roce.Config{Backend: be, Limits: roce.Limits{MaxQP: 1, MaxCQ: 1, MaxMR: 1, MaxAH: 1}})
+	must(t, err)
+	defer d.Close()
+	g, ch := listenMAD(t, d, 7)
+	for range 3 {
+		must(t, g.Send(roce.MADAddr{Addr: d.Addr()}, madOf(1, 7, 256)))
+		nextMAD(t, ch)
+	}
+	rocetest.New(t, d, rocetest.Options{Memory: 100})
 }
 
 // TestGSIErrors: what cannot be sent is named, and nothing is kept of it.
@@ -198,7 +214,7 @@ func TestGSIFull(t *testing.T) {
 	must(t, err)
 	to, sent := roce.MADAddr{Addr: b.Addr()}, 0
 	for ; ; sent++ {
-		if err := g.Send(to, datagram(1, 7, 256)); err != nil {
+		if err := g.Send(to, madOf(1, 7, 256)); err != nil {
 			if !errors.Is(err, roce.ErrQueueFull) || a.Counters()["drop_mad_send"] != 1 || sent < 100 {
 				t.Errorf("after %d: %v", sent, err)
 			}
@@ -210,5 +226,5 @@ func TestGSIFull(t *testing.T) {
 	for range sent {
 		nextMAD(t, ch)
 	}
-	must(t, g.Send(to, datagram(1, 7, 256)))
+	must(t, g.Send(to, madOf(1, 7, 256)))
 }

@@ -39,7 +39,7 @@ func TestPerfMgt(t *testing.T) {
 	set.Method = mad.MethodSet
 
 	for range 3 { // damaged class: dropped by QP1
-		must(t, g.Send(to, datagram(1, 5, 256)))
+		must(t, g.Send(to, madOf(1, 5, 256)))
 	}
 	var short mad.PortCounters
 	read := func(h mad.Header, m mad.PortCounters) {

@@ -33,8 +33,8 @@ type QP struct {
 	typ            QPType
 	sendCQ, recvCQ *CQ
 	sigAll         bool
-	maxLen         int // bytes of the longest message
-	psn            ib.PSN
+	maxLen         int           // bytes of the longest message
+	psn            atomic.Uint32 // ib.PSN
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
 	sq             *sendRing  // nil for XRCRecv
@@ -89,11 +89,11 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 	}
 	q := &QP{
 		dev: d, pd: p, e: d.port.engine, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
-		psn: ib.PSN(psn & 0xffffff),
 		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
 		srq: cfg.SRQ, maxLen: maxMsg, commEst: make(chan struct{}, 1),
 	}
 	q.core = q
+	q.SetPSN(ib.PSN(psn & 0xffffff))
 	if q.typ == UD {
 		port, err := d.QueryPort()
 		if err != nil {
@@ -249,13 +249,17 @@ func (q *QP) start(cfg transport.QPConfig) {
 // Num returns the queue pair number.
 func (q *QP) Num() ib.QPN { return q.num }
 
-// PSN returns the random PSN that RTS uses for the first request.
-func (q *QP) PSN() ib.PSN { return q.psn }
+// PSN returns the PSN that RTS uses for the first request, a random one.
+func (q *QP) PSN() ib.PSN { return ib.PSN(q.psn.Load()) }
+
+// SetPSN sets the PSN that RTS uses for the first request: the connection manager
+// lets the peer choose it (IBTA 12.7.31).
+func (q *QP) SetPSN(psn ib.PSN) { q.psn.Store(uint32(psn)) }
 
 // CommEst receives once when a queue pair in RTR has got its first packet, as
 // EventCommEst tells everybody: for who sets up the connection, if the peer's last
 // word is late.
-func (q *QP) CommEst() <-chan struct{} { return q.commEst }
+func (q *QP) CommEst() <-chan struct{} { return q.core.commEst }
 
 // State returns the state of the queue pair.
 func (q *QP) State() State { return q.t.State() }

@@ -174,7 +174,8 @@ func (x *XRCD) CreateQP() (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	core := &QP{dev: x.dev, e: x.dom.e, typ: XRCRecv, psn: ib.PSN(psn & 0xffffff), xrcd: x}
+	core := &QP{dev: x.dev, e: x.dom.e, typ: XRCRecv, xrcd: x, commEst: make(chan struct{}, 1)}
+	core.SetPSN(ib.PSN(psn & 0xffffff))
 	core.core = core
 	var q *QP
 	err = x.dev.number(func(num ib.QPN) (bool, error) {
@@ -210,7 +211,8 @@ func (x *XRCD) OpenQP(num ib.QPN) (*QP, error) {
 
 // open makes what a program holds of a target. The engine is locked.
 func (x *XRCD) open(core *QP) *QP {
-	q := &QP{dev: x.dev, e: core.e, num: core.num, typ: XRCRecv, psn: core.psn, core: core, xrcd: x, t: core.t}
+	q := &QP{dev: x.dev, e: core.e, num: core.num, typ: XRCRecv, core: core, xrcd: x, t: core.t}
+	q.SetPSN(core.PSN())
 	core.opens = append(core.opens, q)
 	x.refs++
 	return q
