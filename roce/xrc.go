@@ -65,7 +65,9 @@ func (d *xrcDomain) SRQ(num ib.QPN) *transport.SRQ {
 // pairs of type XRCRecv) receive for all of its shared receive queues. Devices of
 // one process on one address can open one domain, by its name, as processes open one
 // by a file with libibverbs: a connection to any of its targets then reaches the
-// receive queues of all of them.
+// receive queues of all of them. A device with Backend, Wrap, Clock or Manual in its
+// Config shares nothing. Closing a device takes its receive queues out of the domain;
+// targets that others have open stay.
 //
 // A sender is a queue pair of type XRCSend, connected to a target; each of its
 // requests names a receive queue of the domain in SendWR.RemoteSRQN. The peer that

@@ -31,7 +31,7 @@ type Options struct {
 	// Memory is the size of each endpoint's MR in bytes; 0 means 1 MiB.
 	Memory int
 	// Device, CQ entries and QP are used for both ends; Device.Backend, QP.SendCQ
-	// and QP.RecvCQ are overwritten.
+	// and QP.RecvCQ are overwritten. QP.Type is RC or UC, which connect alike.
 	Device    roce.Config
 	CQEntries int // 0 means 1024
 	QP        roce.QPConfig
