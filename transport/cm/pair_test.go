@@ -128,7 +128,7 @@ func (w *world) step(limit time.Duration) bool {
 
 // run goes on until nothing more is to come.
 func (w *world) run() {
-	for n := 0; w.step(time.Hour); n++ {
+	for n := 0; w.step(w.now + time.Hour); n++ {
 		if n > 5e6 {
 			w.t.Fatal("it does not end")
 		}
@@ -303,6 +303,45 @@ func sorted[V any](m map[ID]V) []ID {
 	return ids
 }
 
+// A program may connect to its own port: both ends are in one agent.
+func TestOwnPort(t *testing.T) {
+	var mail [][]byte
+	b := newBench(t, func(c *Config) {
+		log := c.Send
+		c.Send = func(to netip.Addr, d []byte) {
+			log(theirAddr, d)
+			mail = append(mail, append([]byte(nil), d...))
+		}
+	})
+	deliver := func() {
+		for len(mail) > 0 {
+			d := mail[0]
+			mail = mail[1:]
+			b.Receive(b.now, ourAddr, d)
+		}
+	}
+	b.check(b.Listen(Listener{Service: testService}))
+	_, err := b.Connect(0, ourAddr, ourREQ(), ConnectOptions{})
+	b.check(err)
+	deliver()
+	b.check(b.SendREP(0, ourID+1, mad.REP{LocalQPN: theirQPN}))
+	deliver()
+	sendRTU(b)
+	deliver()
+	b.check(b.Disconnect(0, ourID+1, nil))
+	deliver()
+	b.until(sec)
+	want := []string{
+		"0s > REQ 1001", "0s ! REQ 1002", "0s > REP 1002-1001", "0s ! REP", "0s > RTU 1001-1002 ready", "0s ! established 1002 ready",
+		"0s > DREQ 1002-1001 11", "0s > DREP 1001-1002", "0s ! disconnected", "0s ! disconnected 1002",
+		"67.108864ms ! time-wait exit, gone", "67.108864ms ! time-wait exit 1002, gone",
+	}
+	if !slices.Equal(b.log, want) {
+		t.Errorf("%q, want %q", b.log, want)
+	}
+	b.empty()
+}
+
 // The same with users that cancel and reject at any time, and with one end that
 // starts again and remembers nothing.
 func TestRandomEnds(t *testing.T) {
@@ -410,4 +449,17 @@ func TestManyConnections(t *testing.T) {
 	if e.wasUp != total || e.done != total || w.ends[1].done != total {
 		t.Errorf("%d established, %d and %d ended, want %d", e.wasUp, e.done, w.ends[1].done, total)
 	}
+}
+
+// A connection made and ended by two agents, time-wait included, without the
+// network and the queue pairs.
+func BenchmarkConnection(b *testing.B) {
+	w := newWorld(b, 1)
+	w.ends[0].brief = true
+	b.ReportAllocs()
+	for b.Loop() {
+		w.ends[0].connect()
+		w.run()
+	}
+	w.finish()
 }

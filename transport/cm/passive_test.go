@@ -193,6 +193,52 @@ func TestPassive(t *testing.T) {
 	}
 }
 
+// IBTA Annex A14: an XRC target names its queue pair in the field of the EE
+// context (cm_rep_get_qpn of Linux), which then stands for it everywhere.
+func TestXRC(t *testing.T) {
+	asXRC := func(m *mad.REQ) { m.Transport, m.ExtendedTransport = mad.TransportExtended, mad.ExtendedXRC }
+	theirs := theirREP()
+	theirs.LocalQPN, theirs.LocalEECN = 0, uint32(theirQPN)
+	for _, s := range []script{
+		{
+			name: "initiator", rule: "the DREQ names the target's queue pair",
+			steps: []step{
+				{0, func(b *bench) {
+					req := ourREQ()
+					asXRC(&req)
+					_, err := b.Connect(b.now, theirAddr, req, ConnectOptions{})
+					b.check(err)
+				}},
+				{ms, in(theirs)}, {2 * ms, sendRTU}, {3 * ms, disconnect}, {4 * ms, in(theirDREP())},
+			}, until: sec,
+			want: `
+				0s > REQ 1001
+				1ms ! REP welcome
+				2ms > RTU 1001-77 ready
+				3ms > DREQ 1001-77 22 bye
+				4ms ! disconnected
+				71.108864ms ! time-wait exit, gone`,
+		},
+		{
+			name: "target", rule: "a DREQ must name it, and it rests in time-wait",
+			steps: []step{
+				{0, in(changed(asXRC))}, {ms, func(b *bench) { b.check(b.SendREP(b.now, ourID, mad.REP{LocalEECN: uint32(ourQPN)})) }},
+				{2 * ms, in(theirRTU())}, {3 * ms, in(theirDREQ())}, {4 * ms, connect},
+			}, until: sec,
+			want: `
+				0s ! REQ hello
+				1ms > REP 1001-77
+				2ms ! established
+				3ms > DREP 1001-77
+				3ms ! disconnected bye
+				4ms = cm: LocalQPN is 0x000011: not one of a connection in state time-wait
+				70.108864ms ! time-wait exit, gone`,
+		},
+	} {
+		s.run(t)
+	}
+}
+
 // IBTA 12.9.8.3.1: a peer that has started again.
 func TestStale(t *testing.T) {
 	up := []step{{0, in(theirREQ())}, {0, sendREP}, {0, in(theirRTU())}}
