@@ -22,6 +22,60 @@ func received(f func(s *side, x *wcRef) bool) func([]wcRef) []wcRef {
 	}
 }
 
+// TestOrderChecksCatch: the checks of what is in memory when a message comes, and of
+// the rules of the wire, notice what they are there for.
+func TestOrderChecksCatch(t *testing.T) {
+	cfg := Scenario(2)
+	cfg.Services, cfg.Conns, cfg.Requests, cfg.Roam, cfg.Drain = []roce.QPType{roce.RC, roce.XRCSend}, 4, 60, false, false
+	posted := func(f func(s *side, r *request)) func(w *world) {
+		return func(w *world) {
+			for _, s := range w.sides {
+				for _, r := range s.ops[s.completed:s.posted] {
+					f(s, r)
+				}
+			}
+		}
+	}
+	catches(t, cfg, []injected{
+		{"a WRITE is missing when the message behind it is received", func(h *hooks) {
+			h.completions = func(l []wcRef) []wcRef {
+				for _, x := range l {
+					if s := x.n.w.byQPN[x.n.i][x.wc.QPN]; x.wc.ID&recvID != 0 {
+						posted(func(from *side, r *request) {
+							if from == s.peer && r.writes() && r.size > 0 && !r.arrived {
+								r.remote.bytes()[0] ^= 1
+							}
+						})(x.n.w)
+					}
+				}
+				return l
+			}
+		}, "is not in the peer's memory"},
+		{"a fence is not kept", func(h *hooks) {
+			h.step = posted(func(_ *side, r *request) { r.flags |= roce.Fence })
+		}, "has a fence, and READ"},
+		{"a solicited event is forgotten", func(h *hooks) {
+			h.step = posted(func(_ *side, r *request) { r.flags |= roce.Solicited })
+		}, "solicited event bit|was received as"},
+		{"a drained send queue goes on", func(h *hooks) {
+			h.step = posted(func(s *side, _ *request) { s.drain, s.resumeAt = drained, roce.Never })
+		}, "from a drained send queue"},
+		{"packets are longer than the path MTU", func(h *hooks) {
+			h.step = posted(func(s *side, _ *request) { s.w.mtu[s.peer.qp.Num()] = 100 })
+		}, "the path MTU is 100"},
+		{"a WRITE goes elsewhere", func(h *hooks) {
+			h.step = posted(func(_ *side, r *request) { r.va++ })
+		}, ": address 0x"},
+		{"PSNs are left out", func(h *hooks) {
+			h.step = once(50, func(w *world) {
+				for _, s := range w.sides {
+					s.flow.next = s.flow.next.Add(-3)
+				}
+			})
+		}, "is sent before"},
+	})
+}
+
 // TestUnreliableChecksCatch: the checks of UC and UD notice what they are there for.
 func TestUnreliableChecksCatch(t *testing.T) {
 	cfg := Scenario(2)
