@@ -39,10 +39,11 @@ type swap struct {
 	after                 int
 }
 
-func (n *node) newWords() error {
+// open registers the words.
+func (w *words) open(n *node, pd *roce.PD) error {
 	iova := n.w.rng.Uint64() >> 1 &^ 7
-	mr, err := n.pd.RegisterMR(make([]byte, 8*numWords), roce.LocalWrite|roce.RemoteWrite|roce.RemoteAtomic|roce.FlushGlobal|roce.MWBind, roce.IOVA(iova))
-	n.words.mr = mr
+	mr, err := pd.RegisterMR(make([]byte, 8*numWords), roce.LocalWrite|roce.RemoteWrite|roce.RemoteAtomic|roce.FlushGlobal|roce.MWBind, roce.IOVA(iova))
+	w.mr = mr
 	return err
 }
 
@@ -69,9 +70,17 @@ func (s *side) word(r *request) int {
 	return privateWords + s.num
 }
 
+// wordsOf are the words that a request works on.
+func (s *side) wordsOf(r *request) *words {
+	if s.typ == roce.XRCSend {
+		return &r.pool.words
+	}
+	return &s.peer.n.words
+}
+
 // aim makes a request one on the words of the peer.
 func (s *side) aim(r *request, wr *roce.SendWR) {
-	w := &s.peer.n.words
+	w := s.wordsOf(r)
 	r.va, r.rkey = w.mr.Addr(), w.mr.RKey()
 	if r.grant = s.borrow(r); r.grant != nil {
 		r.va, r.rkey = r.grant.va, r.grant.key
@@ -95,7 +104,7 @@ func (s *side) aim(r *request, wr *roce.SendWR) {
 
 // found takes note of what a completed request found.
 func (s *side) found(r *request) {
-	w := &s.peer.n.words
+	w := s.wordsOf(r)
 	if r.grant != nil {
 		r.grant.done()
 	}

@@ -26,11 +26,12 @@ const (
 	ShortRecv          // a receive request is too small for its message
 	Deregister         // one side takes its memory away
 	NoRecv             // one side posts no receive requests any more
+	DestroySRQ         // of XRC: the receive queue is destroyed
 	NumFailures
 )
 
 var failureNames = [...]string{
-	"none", "cut", "destroy", "to error", "bad rkey", "out of range", "bad lkey", "short receive", "deregister", "no receive",
+	"none", "cut", "destroy", "to error", "bad rkey", "out of range", "bad lkey", "short receive", "deregister", "no receive", "destroy SRQ",
 }
 
 func (f Failure) String() string { return failureNames[f] }
@@ -38,6 +39,14 @@ func (f Failure) String() string { return failureNames[f] }
 // ownReceives says whether the failure is one of receive requests that a side posts
 // for itself.
 func (f Failure) ownReceives() bool { return f == ShortRecv || f == NoRecv }
+
+// service is that of the connection that fails.
+func (f Failure) service() roce.QPType {
+	if f == DestroySRQ {
+		return roce.XRCSend
+	}
+	return roce.RC
+}
 
 // statuses are what the requests of the connection may complete with, besides
 // success and flushed. A NAK that ends a connection may itself get lost; its
@@ -52,6 +61,7 @@ var statuses = [NumFailures][]roce.WCStatus{
 	ShortRecv:  {roce.WCRemInvReqErr, roce.WCLocLenErr, roce.WCRetryExcErr},
 	Deregister: {roce.WCLocProtErr, roce.WCRemAccessErr, roce.WCRemOpErr, roce.WCRetryExcErr},
 	NoRecv:     {roce.WCRNRRetryExcErr, roce.WCRetryExcErr},
+	DestroySRQ: {roce.WCRemInvReqErr, roce.WCRetryExcErr},
 }
 
 // patience is how long the sides of a broken connection go on before the one that
@@ -70,7 +80,7 @@ type failing struct {
 func (w *world) planFailure() {
 	f := &w.failing
 	f.a, f.b = w.sides[0], w.sides[1]
-	if w.rng.IntN(2) == 0 {
+	if w.rng.IntN(2) == 0 || w.cfg.Failure == DestroySRQ { // the target is the second
 		f.a, f.b = f.b, f.a
 	}
 	f.when = w.rng.IntN(len(f.a.ops) + len(f.b.ops))
@@ -93,6 +103,11 @@ func (w *world) misbehave() {
 		f.b.forceAt = w.now + patience // without requests it would not notice
 	case ToError:
 		f.a.toError()
+	case DestroySRQ:
+		if err := f.a.pool.srq.Destroy(); err != nil {
+			w.fail("%v: destroy its receive queue: %v", f.a, err)
+		}
+		f.a.pool.gone = true
 	case Deregister:
 		for _, m := range f.a.arenas {
 			if err := m.mr.Deregister(); err != nil {

@@ -72,7 +72,7 @@ func TestOrderChecksCatch(t *testing.T) {
 					s.flow.next = s.flow.next.Add(-3)
 				}
 			})
-		}, "is sent before"},
+		}, "is sent before|bytes left after|was never sent"},
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/goroce/goroce/roce"
@@ -27,7 +26,8 @@ type node struct {
 	arenas []*arena
 	pool   *pool // for RC, or nil
 	xrcd   *roce.XRCD
-	pools  []*pool // all shared ones: those behind pool are of XRC
+	xrc    []*pool // of XRC, for any connection
+	pools  []*pool // all shared ones
 	words  words
 	next   time.Duration // when the device wants to run again
 }
@@ -51,7 +51,7 @@ func (n *node) open(be netio.Backend) (err error) {
 	if n.cq, err = n.dev.CreateCQ(4096); err != nil {
 		return err
 	}
-	if n.arenas, err = n.newArenas(w.cfg.Arena); err != nil {
+	if n.arenas, err = n.newArenas(n.pd, w.cfg.Arena); err != nil {
 		return err
 	}
 	if w.cfg.Shared {
@@ -59,39 +59,36 @@ func (n *node) open(be netio.Backend) (err error) {
 			return err
 		}
 	}
-	if slices.Contains(w.cfg.Services, roce.XRCSend) {
-		if err := n.openXRC(); err != nil {
-			return err
-		}
-	}
-	return n.newWords()
+	return n.words.open(n, n.pd)
 }
 
-// openXRC makes the XRC domain of a node, and two receive queues in it.
+// openXRC makes the XRC domain of a node, once, and two receive queues in it.
 func (n *node) openXRC() (err error) {
+	if n.xrcd != nil {
+		return nil
+	}
 	if n.xrcd, err = n.dev.OpenXRCD("", os.O_CREATE); err != nil {
 		return err
 	}
 	for range 2 {
-		if _, err = n.newPool(n.xrcd); err != nil {
+		p, err := n.newPool(n.xrcd)
+		if err != nil {
 			return err
 		}
+		n.xrc = append(n.xrc, p)
 	}
 	return nil
 }
 
-// xrcPools are the receive queues of the XRC domain.
-func (n *node) xrcPools() []*pool { return n.pools[len(n.pools)-2:] }
-
 // newArenas registers about size bytes of memory in one to three regions.
-func (n *node) newArenas(size int) (l []*arena, err error) {
+func (n *node) newArenas(pd *roce.PD, size int) (l []*arena, err error) {
 	w := n.w
 	regions := 1 + w.rng.IntN(3)
 	for range regions {
 		skew := w.rng.IntN(8)
 		a := newArena(make([]byte, size/regions+skew)[skew:], w.rng.Uint64())
 		iova := w.rng.Uint64() >> 1 >> w.rng.IntN(30) // not the real address: it differs from run to run
-		a.mr, err = n.pd.RegisterMR(a.buf, roce.LocalWrite|roce.RemoteRead|roce.RemoteWrite|roce.MWBind, roce.IOVA(iova))
+		a.mr, err = pd.RegisterMR(a.buf, roce.LocalWrite|roce.RemoteRead|roce.RemoteWrite|roce.MWBind, roce.IOVA(iova))
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,7 +17,11 @@ type pool struct {
 	srq     *roce.SRQ // nil if it is the receive queue of one side
 	post    func(...roce.RecvWR) error
 	room    int // bytes of a receive, about
+	pd      *roce.PD
 	arenas  []*arena
+	far     []*arena           // of XRC: the memory that requests name with the queue
+	words   words              // ... and the words
+	gone    bool               // the queue was destroyed in the midst of things
 	sge     int                // segments of a receive
 	target  int                // receives to keep posted
 	posted  map[uint64]scatter // by ID: not completed
@@ -26,24 +31,39 @@ type pool struct {
 	least   map[*side]uint64   // the least ID that may complete next for a side
 }
 
-// newPool makes a shared queue of a node, in an XRC domain or none.
+// newPool makes a shared queue of a node, in an XRC domain, with a protection domain of
+// its own, or in none.
 func (n *node) newPool(x *roce.XRCD) (*pool, error) {
 	rng := n.w.rng
-	p := &pool{n: n, sge: 1 + rng.IntN(4), target: 2 + rng.IntN(6), posted: map[uint64]scatter{}, least: map[*side]uint64{}, room: n.w.cfg.MaxSize}
+	p := &pool{n: n, pd: n.pd, sge: 1 + rng.IntN(4), target: 2 + rng.IntN(6), posted: map[uint64]scatter{}, least: map[*side]uint64{}, room: n.w.cfg.MaxSize}
 	var err error
-	if p.arenas, err = n.newArenas(n.w.cfg.Arena); err != nil {
-		return nil, err
-	}
 	cfg := roce.SRQConfig{MaxWR: 8, MaxSGE: p.sge}
 	if x != nil {
 		cfg.XRCD, cfg.CQ = x, n.cq
+		if err := p.ownMemory(); err != nil {
+			return nil, err
+		}
 	}
-	if p.srq, err = n.pd.CreateSRQ(cfg); err != nil {
+	if p.arenas, err = n.newArenas(p.pd, n.w.cfg.Arena); err != nil {
+		return nil, err
+	}
+	if p.srq, err = p.pd.CreateSRQ(cfg); err != nil {
 		return nil, err
 	}
 	p.post = p.srq.PostRecv
 	n.pools = append(n.pools, p)
 	return p, nil
+}
+
+// ownMemory gives a queue of XRC a protection domain and what requests may name in it.
+func (p *pool) ownMemory() (err error) {
+	if p.pd, err = p.n.dev.AllocPD(); err != nil {
+		return err
+	}
+	if p.far, err = p.n.newArenas(p.pd, p.n.w.cfg.Arena); err != nil {
+		return err
+	}
+	return p.words.open(p.n, p.pd)
 }
 
 // newPool makes the receives of a side of UC or UD. Some are too short, and wait for
@@ -73,7 +93,7 @@ func (p *pool) queue() *roce.SRQ {
 
 // due returns when the program wants to do something by itself.
 func (p *pool) due() time.Duration {
-	if p.at > p.n.w.now && len(p.posted) < p.target {
+	if !p.gone && p.at > p.n.w.now && len(p.posted) < p.target {
 		return p.at
 	}
 	return roce.Never
@@ -81,7 +101,7 @@ func (p *pool) due() time.Duration {
 
 // act posts receives, sizes the queue and arms its limit, now and then.
 func (p *pool) act() (busy bool) {
-	if p.n.w.now < p.at || len(p.posted) >= p.target {
+	if p.gone || p.n.w.now < p.at || len(p.posted) >= p.target {
 		return false
 	}
 	w, rng := p.n.w, p.n.w.rng
@@ -142,8 +162,10 @@ func (p *pool) limitReached() {
 // close destroys the queue, whose queue pairs are gone: what is posted has not
 // been touched, unless a queue pair was destroyed in the middle of a message.
 func (p *pool) close() error {
-	if err := p.srq.Destroy(); err != nil {
-		return err
+	if !p.gone {
+		if err := p.srq.Destroy(); err != nil {
+			return err
+		}
 	}
 	for _, buf := range p.posted {
 		buf.release()
@@ -151,5 +173,11 @@ func (p *pool) close() error {
 	if err := closeArenas(p.arenas, false); err != nil {
 		return fmt.Errorf("shared queue: %w", err)
 	}
-	return nil
+	if p.pd == p.n.pd {
+		return nil
+	}
+	if err := errors.Join(closeArenas(p.far, false), p.words.close()); err != nil {
+		return fmt.Errorf("memory of a shared queue of XRC: %w", err)
+	}
+	return p.pd.Dealloc()
 }

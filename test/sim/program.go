@@ -17,8 +17,11 @@ func (s *side) mix() []roce.WROpcode {
 		return mix
 	}
 	mix = append(mix, roce.WRRead)
-	if s.typ == roce.XRCSend {
+	if s.typ == roce.XRCSend && !s.doomed {
 		return append(mix, roce.WRAtomicFetAdd, roce.WRAtomicCmpSwp)
+	}
+	if s.typ == roce.XRCSend {
+		return mix
 	}
 	if mix = append(mix, roce.WRSendWithInv); !s.doomed { // of a doomed one nobody would know which were executed
 		mix = append(mix, roce.WRAtomicFetAdd, roce.WRAtomicCmpSwp, roce.WRAtomicWrite, roce.WRFlush)
@@ -69,7 +72,10 @@ func (s *side) plan() {
 		s.ops = append(s.ops, r)
 		switch {
 		case s.typ == roce.XRCSend:
-			r.pool = s.peer.n.xrcPools()[rng.IntN(2)]
+			r.pool = s.peer.n.xrc[rng.IntN(2)]
+			if s.doomed {
+				r.pool = s.peer.pool
+			}
 		case s.typ == roce.RC:
 			r.pool = s.peer.pool
 		}
@@ -316,6 +322,9 @@ func (s *side) allocateRemote(r *request) bool {
 		return true
 	}
 	far := s.peer.arenas
+	if s.typ == roce.XRCSend {
+		far = r.pool.far
+	}
 	p, ok := far[s.w.rng.IntN(len(far))].alloc(s.w.rng, r.size)
 	if ok {
 		r.remote, r.va, r.rkey, r.held = p, p.addr(), p.a.mr.RKey(), true

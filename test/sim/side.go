@@ -102,7 +102,7 @@ func (w *world) connection(na, nb *node, life int) error {
 	doomed := len(w.sides) == 0 && w.cfg.Failure != NoFailure
 	typ := w.cfg.Services[w.rng.IntN(len(w.cfg.Services))]
 	if doomed {
-		typ = roce.RC
+		typ = w.cfg.Failure.service()
 	}
 	a, err := w.newSide(na, typ, mtu, doomed)
 	if err != nil {
@@ -189,15 +189,12 @@ func (s *side) close() error {
 func (w *world) newSide(n *node, typ roce.QPType, mtu ib.MTU, doomed bool) (*side, error) {
 	s := &side{w: w, n: n, num: len(w.sides), typ: typ, mtu: mtu, inline: []int{0, 64, 512}[w.rng.IntN(3)], sigAll: w.rng.IntN(5) == 0}
 	var err error
-	switch {
-	case typ == roce.XRCRecv:
-		s.pool = n.xrcPools()[0] // or another: each request says
-	case n.pool != nil && typ == roce.RC && !(doomed && n.w.cfg.Failure.ownReceives()) && w.rng.IntN(2) == 0:
-		s.pool = n.pool
-	}
 	if typ == roce.XRCRecv {
-		s.qp, err = n.xrcd.CreateQP()
+		err = s.newTarget(doomed)
 	} else {
+		if n.pool != nil && typ == roce.RC && !(doomed && w.cfg.Failure.ownReceives()) && w.rng.IntN(2) == 0 {
+			s.pool = n.pool
+		}
 		s.qp, err = n.pd.CreateQP(roce.QPConfig{
 			Type: typ, SRQ: s.pool.queue(), SendCQ: n.cq, MaxSendWR: 1 << w.rng.IntN(7), MaxRecvWR: 1 << w.rng.IntN(6),
 			MaxSendSGE: 1 + w.rng.IntN(32), MaxRecvSGE: 1 + w.rng.IntN(32), MaxInline: s.inline, SigAll: s.sigAll,
@@ -212,7 +209,7 @@ func (w *world) newSide(n *node, typ roce.QPType, mtu ib.MTU, doomed bool) (*sid
 	w.mtu[s.qp.Num()] = mtu.Bytes()
 	s.arenas = n.arenas
 	if doomed || s.lossy() { // it has memory of its own
-		if s.arenas, err = n.newArenas(w.cfg.Arena); err != nil {
+		if s.arenas, err = n.newArenas(n.pd, w.cfg.Arena); err != nil {
 			return nil, err
 		}
 	}
@@ -220,6 +217,22 @@ func (w *world) newSide(n *node, typ roce.QPType, mtu ib.MTU, doomed bool) (*sid
 		s.newPool()
 	}
 	return s, nil
+}
+
+// newTarget makes the queue pair of an XRC target. Each request says which receive
+// queue it is for: any, but of a connection that is to fail the one that nobody else
+// uses.
+func (s *side) newTarget(doomed bool) (err error) {
+	if err = s.n.openXRC(); err != nil {
+		return err
+	}
+	if s.pool = s.n.xrc[0]; doomed {
+		if s.pool, err = s.n.newPool(s.n.xrcd); err != nil {
+			return err
+		}
+	}
+	s.qp, err = s.n.xrcd.CreateQP()
+	return err
 }
 
 // join connects two sides. Some first PSNs are close to the wrap.
