@@ -69,7 +69,7 @@ var thirdParty = []struct {
 }
 
 // testTools may be imported by the tests of any package.
-var testTools = []string{"github.com/google/go-cmp", "pgregory.net/rapid"}
+var testTools = []string{"github.com/google/go-cmp", "pgregory.net/rapid", "golang.org/x/net/nettest"}
 
 // under reports whether path is prefix or a package below it.
 func under(path, prefix string) bool {

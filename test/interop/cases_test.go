@@ -42,6 +42,19 @@ func TestSubsetCoversEveryValue(t *testing.T) {
 	wantAll(t, "family", perfSubset, func(p perfCase) string { return p.family }, pingpongFamilies...)
 	wantAll(t, "size", perfSubset, func(p perfCase) int { return p.size }, perfSizes...)
 
+	type programAndRole struct {
+		program string
+		we      bool
+	}
+	var programs []programAndRole
+	for program := range rsocketKinds {
+		programs = append(programs, programAndRole{program, true}, programAndRole{program, false})
+	}
+	wantAll(t, "program and role", rsocketSubset, func(c rsocketCase) programAndRole { return programAndRole{c.program, c.weServe} }, programs...)
+	wantAll(t, "family", rsocketSubset, func(c rsocketCase) string { return c.family }, pingpongFamilies...)
+	wantAll(t, "size", rsocketSubset, func(c rsocketCase) int { return c.size }, rsocketSizes...)
+	wantAll(t, "option", rsocketSubset, func(c rsocketCase) string { return c.option }, rsocketWaits...)
+
 	verbs := verbsSubset()
 	wantAll(t, "role we request", verbs, func(v verbCase) bool { return v.weRequest }, true, false)
 	wantAll(t, "family", verbs, func(v verbCase) string { return v.family }, pingpongFamilies...)
@@ -68,6 +81,9 @@ func TestFullIsTheWholeProduct(t *testing.T) {
 	}
 	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2 {
 		t.Errorf("%d perf cases per kernel, want 88", got)
+	}
+	if got := len(rsocketFull()); got != 2*2*2*3*2+2 {
+		t.Errorf("%d rsocket cases per kernel, want 50", got)
 	}
 	if got := len(verbsFull()); got != 2*5*2*3*6 {
 		t.Errorf("%d verbs cases per kernel, want 360", got)

@@ -77,6 +77,7 @@ func TestInterop(t *testing.T) {
 			s.windows(t)
 			s.loss(t)
 			s.multicast(t, bin)
+			s.rsockets(t, bin)
 			s.beside(t, bin)
 		})
 	}
@@ -109,7 +110,7 @@ func root(t *testing.T) string {
 }
 
 // binaries are the programs under test and those of the harness.
-type binaries struct{ agent, roce, peer, netio, mcast string }
+type binaries struct{ agent, roce, peer, netio, mcast, rsock string }
 
 func build(t *testing.T, ctx context.Context, mode string) binaries {
 	t.Helper()
@@ -135,6 +136,7 @@ func build(t *testing.T, ctx context.Context, mode string) binaries {
 		b.roce = make("roce", "./cmd/roce")
 		b.peer = make("peer", "./test/interop/peer")
 		b.mcast = make("mcast", "./test/interop/mcast")
+		b.rsock = make("rsock", "./test/interop/rsock")
 		b.netio = make("netio.test", "./roce/netio", "test", "-c")
 	}
 	return b

@@ -1,0 +1,5 @@
+//go:build race
+
+package rnet
+
+const raceEnabled = true
