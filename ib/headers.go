@@ -39,7 +39,7 @@ const (
 )
 
 // BTH is the base transport header (IBTA 9.2). The transport version is always
-// 0 and reserved bits are written as 0.
+// 0 and the reserved bits next to FECN and BECN are written as 0.
 type BTH struct {
 	Opcode    Opcode
 	Solicited bool  // the receiver's completion is a solicited event
@@ -51,6 +51,9 @@ type BTH struct {
 	DestQP    QPN
 	AckReq    bool // asks for an acknowledgement
 	PSN       PSN
+	// Resv7 is the reserved field beside AckReq, 7 bits: sent as 0 and ignored by
+	// the standard. The ICRC covers it.
+	Resv7 uint8
 }
 
 // Put writes the header to b, which holds at least BTHSize bytes, and returns
@@ -63,7 +66,7 @@ func (h BTH) Put(b []byte) int {
 	be.PutUint32(b[4:], uint32(h.DestQP)&psnMask)
 	b[4] = bit(h.FECN, bthFECN) | bit(h.BECN, bthBECN)
 	be.PutUint32(b[8:], uint32(h.PSN)&psnMask)
-	b[8] = bit(h.AckReq, bthAckReq)
+	b[8] = bit(h.AckReq, bthAckReq) | h.Resv7&^bthAckReq
 	return BTHSize
 }
 

@@ -22,6 +22,9 @@ func TestPut(t *testing.T) {
 		{"BTH pad", BTH{Pad: 3}, "00 30 0000 00000000 00000000"},
 		{"BTH pad is 2 bits", BTH{Pad: 5}, "00 10 0000 00000000 00000000"},
 		{"BTH FECN", BTH{FECN: true}, "00 00 0000 80000000 00000000"},
+		{"BTH reserved", BTH{Resv7: 0x55}, "00 00 0000 00000000 55000000"},
+		{"BTH reserved is 7 bits", BTH{Resv7: 0xff, AckReq: true}, "00 00 0000 00000000 ff000000"},
+		{"BTH reserved is not AckReq", BTH{Resv7: 0x80}, "00 00 0000 00000000 00000000"},
 		{"BTH BECN", BTH{BECN: true}, "00 00 0000 40000000 00000000"},
 		{"BTH AckReq", BTH{AckReq: true}, "00 00 0000 00000000 80000000"},
 		{"BTH numbers are 24 bits", BTH{DestQP: 0xff000001, PSN: 0xff000002}, "00 00 0000 00000001 00000002"},
@@ -90,7 +93,7 @@ func TestAccessors(t *testing.T) {
 		payload := map[PayloadRule]int{PayloadNone: 0, PayloadAllowed: 5, PayloadExact: i.PayloadLen}[i.Payload]
 		pad := -payload & 3
 		b := make([]byte, i.HeaderLen+payload+pad+ICRCSize)
-		bth := BTH{Opcode(o), true, true, uint8(pad), 0x8001, true, true, 0x800001, true, 0xfffffe}
+		bth := BTH{Opcode(o), true, true, uint8(pad), 0x8001, true, true, 0x800001, true, 0xfffffe, 0x2a}
 		n := bth.Put(b)
 		w := want
 		put := func(has bool, f func([]byte) int, field any) {

@@ -129,6 +129,9 @@ func (p Packet) DestQP() QPN { return QPN(be.Uint32(p.b[4:]) & psnMask) }
 // AckReq returns whether the sender asks for an acknowledgement.
 func (p Packet) AckReq() bool { return p.b[8]&bthAckReq != 0 }
 
+// Resv7 returns the reserved field beside AckReq.
+func (p Packet) Resv7() uint8 { return p.b[8] &^ bthAckReq }
+
 // PSN returns the packet sequence number.
 func (p Packet) PSN() PSN { return PSN(be.Uint32(p.b[8:]) & psnMask) }
 
@@ -136,7 +139,7 @@ func (p Packet) PSN() PSN { return PSN(be.Uint32(p.b[8:]) & psnMask) }
 func (p Packet) BTH() BTH {
 	return BTH{
 		Opcode: p.Opcode(), Solicited: p.Solicited(), MigReq: p.MigReq(), Pad: p.Pad(), PKey: p.PKey(),
-		FECN: p.FECN(), BECN: p.BECN(), DestQP: p.DestQP(), AckReq: p.AckReq(), PSN: p.PSN(),
+		FECN: p.FECN(), BECN: p.BECN(), DestQP: p.DestQP(), AckReq: p.AckReq(), PSN: p.PSN(), Resv7: p.Resv7(),
 	}
 }
 

@@ -67,6 +67,9 @@ type Config struct {
 	UnknownQPRate int
 	// CloseTimeout bounds how long Close takes; 0 means one second.
 	CloseTimeout time.Duration
+	// NoSelective keeps queue pairs to the standard: they neither send nor believe
+	// what docs/selective-repeat.md says.
+	NoSelective bool
 	// Stash bounds the bytes of request packets that the device keeps because one
 	// before them is missing, StashQP those of one queue pair; 0 means 16 MiB and
 	// 512 KiB, negative none: they are dropped and have to come again. Memory is

@@ -211,7 +211,7 @@ func (q *QP) take(num ib.QPN) (bool, error) {
 // addAs makes the queue pair known under a free number. The engine is locked.
 func (q *QP) addAs(num ib.QPN) error {
 	if q.typ == XRCRecv {
-		q.start(transport.QPConfig{Num: num, Type: XRCRecv, SRQs: q.xrcd.dom, Counters: &q.dev.counters, Event: q.event, Stash: q.dev.stash})
+		q.start(transport.QPConfig{Num: num, Type: XRCRecv, SRQs: q.xrcd.dom, Counters: &q.dev.counters, Event: q.event, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective})
 		return nil
 	}
 	if q.srq != nil && !q.srq.use() {
@@ -220,7 +220,7 @@ func (q *QP) addAs(num ib.QPN) error {
 	cfg := transport.QPConfig{
 		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: q.rq,
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SQDepth: q.sq.mask + 1, SigAll: q.sigAll,
-		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, Stash: q.dev.stash,
+		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective,
 		AHs: &q.dev.ahs, MTU: q.maxLen,
 	}
 	if q.srq != nil {

@@ -30,7 +30,7 @@ func (r *responder) control(_ time.Duration, out Outbox) {
 	switch {
 	case r.nakReady():
 		// A NAK acknowledges everything before it (IBTA 9.7.5.1).
-		if r.putAck(out, r.nak.syndrome, r.nak.seq, r.nak.msn) {
+		if r.putNAK(out) {
 			r.nakDue, r.ackDue = false, false
 		}
 	case r.ackReady():
@@ -70,22 +70,30 @@ func (r *responder) noteNAK(s ib.Syndrome, seq uint64) {
 
 // gap takes a packet beyond the expected one and keeps it for its turn, if there is
 // room. The first gets a sequence NAK, the others nothing until the expected packet
-// has come (IBTA 9.7.5.2; Linux rxe_resp.c, check_psn); after an RNR NAK not even
-// the first, because the requester is only going on with what it had queued.
+// has come (IBTA 9.7.5.2; Linux rxe_resp.c, check_psn), unless the peer takes selective
+// ones; after an RNR NAK not even the first, because the requester is only going on
+// with what it had queued.
 func (r *responder) gap(in *Inbound, seq uint64) {
 	switch {
 	case r.early.has(seq):
 		r.q.count(DuplicateRequest)
+		r.twice = true
 	case r.early.keep(&in.Packet, seq, r.expected):
 		r.q.count(OutOfSequenceKept)
 	case r.refused:
 		r.q.count(DropAfterNAK)
 	}
-	if r.refused {
-		return
+	if !r.refused || r.tells() {
+		r.missed()
 	}
-	r.refused = true
-	r.q.count(OutOfSequence)
+}
+
+// missed makes a NAK for the expected packet due.
+func (r *responder) missed() {
+	if !r.refused {
+		r.refused = true
+		r.q.count(OutOfSequence)
+	}
 	r.noteNAK(ib.NAKSyndrome(ib.NAKSequence), r.expected)
 }
 
@@ -123,6 +131,7 @@ func (r *responder) ackDuplicate(seq uint64) {
 		return
 	}
 	p := r.last
+	r.twice = true
 	if res := r.reads.after(seq); res != nil {
 		p = res.before
 	}
@@ -164,10 +173,15 @@ func (r *responder) fail(now time.Duration, code ib.NAKCode, seq uint64, ev Even
 
 // putAck writes one ACKNOWLEDGE, or reports that there was no room.
 func (r *responder) putAck(out Outbox, s ib.Syndrome, seq uint64, msn uint32) bool {
+	if r.twice && r.q.kin {
+		r.q.resv |= bitTwice
+	}
 	b := r.q.newPacket(out, ib.OpRCAck, 0, seq, false, false)
+	r.q.resv &^= bitTwice
 	if b == nil {
 		return false
 	}
+	r.twice = false
 	ib.AETH{Syndrome: s, MSN: msn}.Put(b[ib.BTHSize:])
 	r.q.commit(out)
 	return true

@@ -13,7 +13,13 @@ func (r *requester) receive(now time.Duration, in *Inbound) {
 	switch in.Info().Op {
 	case ib.KindAck:
 		r.acknowledge(now, in)
-	case ib.KindReadResponse, ib.KindAtomicAck:
+	case ib.KindAtomicAck:
+		if r.isSelective(in) {
+			r.acknowledge(now, in)
+			return
+		}
+		r.readResponse(now, in)
+	case ib.KindReadResponse:
 		r.readResponse(now, in)
 	default:
 		r.q.count(DropBadResponse)
@@ -32,6 +38,9 @@ func (r *requester) acknowledge(now time.Duration, in *Inbound) {
 		// is older than the responses that came (Linux rxe_resp.c).
 		oldest = r.at(r.done).first
 	}
+	if r.q.kin && in.Resv7()&bitTwice != 0 {
+		r.inVain()
+	}
 	if seq < oldest || seq >= r.top {
 		r.q.count(DropGhost)
 		return
@@ -40,7 +49,12 @@ func (r *requester) acknowledge(now time.Duration, in *Inbound) {
 	if syn.Kind() == ib.SynAck {
 		to++
 	}
+	r.q.listens(in)
 	if r.advance(now, to); !r.live() {
+		return
+	}
+	if in.Info().Op == ib.KindAtomicAck {
+		r.hear(now, in, seq)
 		return
 	}
 	if r.una < to {
@@ -62,7 +76,7 @@ func (r *requester) acknowledge(now time.Duration, in *Inbound) {
 // repeated but them. What a NAK or RNR NAK refuses has to come again as well.
 func (r *requester) impliedNAK(now time.Duration, syn ib.Syndrome, to uint64) {
 	if syn.Kind() == ib.SynAck {
-		r.behind(now, to)
+		r.behind(now, to, ImpliedNAK)
 		return
 	}
 	r.q.count(ImpliedNAK)
@@ -190,6 +204,7 @@ func (r *requester) expire(now time.Duration) {
 		return
 	}
 	r.q.count(LocalAckTimeout)
+	r.doubt()
 	r.tried.begin(&r.win)
 	r.wentBack = false
 	r.win.silent(r.top)
@@ -220,6 +235,8 @@ func (r *requester) readResponse(now time.Duration, in *Inbound) {
 	}
 	switch s := r.takeResponse(in, req, seq); {
 	case s == WCSuccess:
+		r.q.listens(in)
+		req.kept = false
 		r.board.mark(seq)
 		r.rtt.arrived(now, seq)
 	case seq == r.una:
@@ -229,7 +246,7 @@ func (r *requester) readResponse(now time.Duration, in *Inbound) {
 		r.q.count(DropBadResponse)
 	}
 	if r.advance(now, r.acked); r.una <= seq && r.live() {
-		r.behind(now, seq+1) // one was lost on the way
+		r.behind(now, seq+1, ImpliedNAK) // one was lost on the way
 	}
 }
 
@@ -247,7 +264,7 @@ func (r *requester) readOf(seq uint64) *readRequest {
 func (r *requester) takeResponse(in *Inbound, req *readRequest, seq uint64) WCStatus {
 	info, c := in.Info(), r.at(req.rec)
 	last := seq+1 == req.end
-	if info.Op != c.op.answer() || info.Pos.Ends() != last || info.AETH && in.AETH().Syndrome.Kind() != ib.SynAck {
+	if info.Op != c.op.answer() || info.Pos.Ends() != last && !(req.split && !last) || info.AETH && in.AETH().Syndrome.Kind() != ib.SynAck {
 		return WCBadRespErr // IBTA 9.9.2.4.3
 	}
 	if c.op != WRRead {
@@ -298,7 +315,7 @@ func (r *requester) progress(now time.Duration, to uint64) {
 		r.doomed = false // its first transmission had arrived before the repetition failed
 	}
 	before := r.unaCum
-	r.board.clear(r.una, to)
+	r.board.clear(r.una, to+1) // were to kept by the peer, it would be acknowledged
 	r.una, r.unaCum = to, r.endCum
 	if r.done != r.begun {
 		r.unaCum = r.at(r.done).cumAt(to, r.mtu)

@@ -5,7 +5,8 @@
 //
 // A [QP] consists of a sender and a receiver. Those of RC are a requester
 // (requester.go makes packets of send requests, completer.go completes them,
-// recover.go and rtt.go say what is sent again and when, window.go bounds what is in flight) and a responder (responder.go takes
+// recover.go and rtt.go say what is sent again and when, selective.go what two of this
+// package tell each other for that, window.go bounds what is in flight) and a responder (responder.go takes
 // requests, stash.go keeps those that came early, acknowledge.go and resources.go
 // answer them); UC and UD send by
 // unreliable.go and receive by ucreceiver.go and udreceiver.go. receives.go is

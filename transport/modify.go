@@ -304,7 +304,7 @@ func (q *QP) enter(now time.Duration, to State) {
 	q.become(to)
 	switch to {
 	case Reset:
-		q.attr, q.path, q.alt, q.left, q.est = Attr{}, Path{}, alternate{}, netip.Addr{}, false
+		q.attr, q.path, q.alt, q.left, q.est, q.kin = Attr{}, Path{}, alternate{}, netip.Addr{}, false, false
 		q.snd.reset()
 		q.rcv.reset()
 	case RTR:

@@ -74,6 +74,9 @@ type QPConfig struct {
 	// Stash keeps request packets that come before their turn; nil keeps none. Only
 	// RC and XRC targets need it.
 	Stash *Stash
+	// NoSelective keeps to the standard: neither side of the connection tells more
+	// than IBTA 9.7 has.
+	NoSelective bool
 	// AHs resolves address handles, and MTU is the most payload of a datagram
 	// in bytes. Only UD needs them.
 	AHs AHs
@@ -99,8 +102,10 @@ type QP struct {
 	left  netip.Addr // where the peer comes from until it has followed a migration
 	snd   sender
 	rcv   receiver
-	turn  bool // whose turn it is in Transmit: the receiver's
-	est   bool // EventCommEst was given
+	turn  bool  // whose turn it is in Transmit: the receiver's
+	est   bool  // EventCommEst was given
+	resv  uint8 // what the reserved field of packets says, see selective.go
+	kin   bool  // the peer understands it
 }
 
 // NewQP returns a queue pair in state Reset. It trusts cfg.
@@ -110,6 +115,9 @@ func NewQP(cfg QPConfig) *QP {
 	}
 	q := &QP{cfg: cfg, own: SRQ{RQ: cfg.RQ, CQ: cfg.RecvCQ, Mem: cfg.Mem, PD: cfg.PD}}
 	common := receives{q: q, srq: &q.own}
+	if cfg.Type.reliable() && !cfg.NoSelective {
+		q.resv = bitSelective
+	}
 	switch cfg.Type {
 	case UC:
 		q.snd, q.rcv = &unreliable{q: q}, &ucReceiver{receives: common}
@@ -253,6 +261,9 @@ func (q *QP) congestion(in *Inbound) {
 	}
 }
 
+// reliable says whether requests are acknowledged.
+func (t QPType) reliable() bool { return t == RC || t == XRCSend || t == XRCRecv }
+
 // accepts says whether packets with an opcode are for queue pairs of type t.
 func (t QPType) accepts(op *ib.OpcodeInfo) bool {
 	switch t {
@@ -380,7 +391,7 @@ func (q *QP) packetTo(out Outbox, path *Path, dest ib.QPN, op ib.Opcode, n int, 
 	}
 	ib.BTH{
 		Opcode: op, Solicited: solicited, MigReq: q.attr.PathMigState == MigMigrated, Pad: uint8(pad), PKey: ib.DefaultPKey,
-		DestQP: dest, AckReq: ackReq, PSN: psnOf(seq),
+		DestQP: dest, AckReq: ackReq, PSN: psnOf(seq), Resv7: q.resv,
 	}.Put(b)
 	for i := range pad {
 		b[end+i] = 0

@@ -10,7 +10,7 @@ import "time"
 const boardSize = 1024
 
 // board marks packets behind a missing one that need not come again: READ responses
-// that are in memory already.
+// that are in memory already, and requests that the peer says it keeps.
 type board struct {
 	bits [boardSize / 64]uint64 // ring by sequence number
 	n    int                    // marks
@@ -99,23 +99,40 @@ func (r *requester) back(from, to uint64) {
 	r.repair, r.parked = true, false
 }
 
+// untilThere returns how far a READ is asked for again from nxt on: to where the
+// next response is there already, if the peer answers parts.
+func (r *requester) untilThere(req *readRequest) uint64 {
+	seq := req.end
+	if r.q.kin {
+		for seq = r.nxt + 1; seq < min(req.end, r.stop) && !r.board.has(seq); {
+			seq++
+		}
+		req.split = req.split || seq < req.end
+	}
+	return seq
+}
+
 // pass moves nxt, where something is sent again, over what need not be; at stop to
-// what was never sent. Of a READ everything from the first missing response on is
-// asked for: rxe refuses a repetition that begins before another (Linux
-// rxe_resp.c, duplicate_request).
+// what was never sent. A READ is asked for again from the first missing response on:
+// rxe refuses a repetition that begins before another (Linux rxe_resp.c,
+// duplicate_request).
 func (r *requester) pass(now time.Duration) {
 	for r.nxt < r.stop {
 		switch c := r.at(r.cur); {
 		case c.op.is(opAnswered):
 			req := r.read(r.readNext)
-			seq := r.missing(req, max(req.first, r.una))
-			if seq < min(req.end, r.stop) {
+			seq := max(req.first, r.una)
+			if r.q.kin {
+				seq = max(seq, r.nxt)
+			}
+			seq = r.missing(req, seq)
+			if kept := req.kept && req.first >= r.acked; !kept && seq < min(req.end, r.stop) {
 				r.moveTo(seq)
 				return
 			}
 			r.moveTo(req.end)
 			r.readNext++
-		case r.nxt >= r.acked:
+		case r.nxt >= r.acked && !r.board.has(r.nxt):
 			return
 		default:
 			r.moveTo(r.nxt + 1)
@@ -141,8 +158,9 @@ func (r *requester) moveTo(seq uint64) {
 
 // behind acts on news from before high while something older is missing: what is
 // missing before high was lost on the way, or is late. It is sent again once, and
-// then again when there is news of packets that were first sent after that.
-func (r *requester) behind(now time.Duration, high uint64) {
+// then again when there is news of packets that were first sent after that. c counts
+// the reason.
+func (r *requester) behind(now time.Duration, high uint64, c Counter) {
 	from := r.una
 	switch {
 	case r.waiting:
@@ -160,7 +178,7 @@ func (r *requester) behind(now time.Duration, high uint64) {
 	default:
 		return
 	}
-	r.q.count(ImpliedNAK)
+	r.q.count(c)
 	if !r.wentBack && !r.spend(now) {
 		return
 	}
@@ -202,6 +220,7 @@ func (r *requester) probe(now time.Duration) {
 type attempt struct {
 	open   bool
 	sentIt bool
+	passed bool // it is acknowledged
 	seq    uint64
 	at     time.Duration
 	window window // before
@@ -219,12 +238,19 @@ func (a *attempt) sent(now time.Duration, seq uint64) {
 // judge looks at an attempt when everything before una is acknowledged.
 func (r *requester) judge(now time.Duration, una uint64) {
 	a := &r.tried
-	if !a.sentIt || una <= a.seq {
+	if !a.sentIt || una <= a.seq || a.passed {
 		return
 	}
-	if now-a.at < r.rtt.least {
-		r.q.count(SpuriousRetrans)
-		r.win.restore(&a.window)
+	if a.passed = true; now-a.at < r.rtt.least {
+		r.inVain()
 	}
-	*a = attempt{}
+}
+
+// inVain takes back what the attempt did to the window.
+func (r *requester) inVain() {
+	if r.tried.sentIt {
+		r.q.count(SpuriousRetrans)
+		r.win.restore(&r.tried.window)
+		r.tried = attempt{}
+	}
 }

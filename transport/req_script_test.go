@@ -33,6 +33,8 @@ func (w *reqWorld) set(f []string) {
 			w.cfg.Window = v
 		case "depth":
 			w.cfg.SQDepth = uint32(v)
+		case "kin":
+			w.resv = bitSelective
 		case "sigall":
 			w.cfg.SigAll = v != 0
 		default:

@@ -21,7 +21,7 @@ import (
 //
 //	set retry=1 window=4096       before anything else: attributes, see set
 //	post 1 SEND 300 se fence      a request: id, operation, bytes, options
-//	< ACK 1                       a packet in: ACK, NAK, RNR, RFIRST RMID RLAST RONLY AACK
+//	< ACK 1                       a packet in: ACK, NAK, RNR, RFIRST RMID RLAST RONLY AACK, SEL TWICE (selective.go)
 //	at 10ms                       the clock, and Expire
 //	room 2 | dereg src | modify sqd notify | kick
 //	> SEND_FIRST 0 256 ack        a packet out
@@ -50,6 +50,7 @@ type reqWorld struct {
 	out     reqOutbox
 	wcs     []string
 	events  []string
+	resv    uint8 // what the peer's packets have in their reserved field
 }
 
 // reqPosted is what the world expects of a request.
@@ -401,7 +402,7 @@ func (w *reqWorld) show(b []byte) string {
 		s += fmt.Sprintf(" to %v qp=%d qkey=%#x src=%#x", w.out.path, p.DestQP(), p.DETH().QKey, uint32(p.DETH().SrcQP))
 		dest, path = p.DestQP(), w.out.path
 	}
-	if p.DestQP() != dest || p.PKey() != ib.DefaultPKey || !p.MigReq() || p.BECN() || p.FECN() {
+	if p.DestQP() != dest || p.PKey() != ib.DefaultPKey || !p.MigReq() || p.BECN() || p.FECN() || p.Resv7() != w.q.resv {
 		s += " wrong header"
 	}
 	if w.out.path != path {
@@ -438,8 +439,8 @@ func (w *reqWorld) packet(f []string) *Inbound {
 	if err != nil {
 		w.t.Fatalf("bad packet %v", f)
 	}
-	h := ib.BTH{PKey: ib.DefaultPKey, DestQP: w.cfg.Num, PSN: w.base.Add(psn)}
-	syn, n, aeth := ib.AckSyndrome(ib.CreditsInvalid), 0, true
+	h := ib.BTH{PKey: ib.DefaultPKey, DestQP: w.cfg.Num, PSN: w.base.Add(psn), Resv7: w.resv}
+	syn, n, aeth, msn, found := ib.AckSyndrome(ib.CreditsInvalid), 0, true, uint32(0x123456), uint64(0)
 	num := func(i int) int {
 		v, err := strconv.Atoi(f[i])
 		if err != nil {
@@ -468,6 +469,17 @@ func (w *reqWorld) packet(f []string) *Inbound {
 		syn = 0x40
 	case "AACK": // psn, what was found
 		h.Opcode = ib.OpRCAtomicAck
+		if len(f) > 2 {
+			found = uint64(num(2))
+		}
+	case "SEL": // psn, the packets that are kept: a selective NAK, its first bit a multiple of 64 behind psn
+		h.Opcode, syn = ib.OpRCAtomicAck, ib.NAKSyndrome(ib.NAKSequence)
+		msn = uint32(num(2)-psn-1) / selectiveBits * selectiveBits
+		for i := range f[2:] {
+			found |= 1 << (num(i+2) - psn - 1 - int(msn))
+		}
+	case "TWICE": // an ACK
+		h.Opcode, h.Resv7 = ib.OpRCAck, w.resv|bitTwice
 	case "AACKNAK":
 		h.Opcode = ib.OpRCAtomicAck
 		syn = ib.NAKSyndrome(ib.NAKRemoteAccess)
@@ -492,10 +504,10 @@ func (w *reqWorld) packet(f []string) *Inbound {
 	b := make([]byte, info.HeaderLen+n+int(h.Pad)+ib.ICRCSize)
 	h.Put(b)
 	if aeth {
-		ib.AETH{Syndrome: syn, MSN: 0x123456}.Put(b[ib.BTHSize:])
+		ib.AETH{Syndrome: syn, MSN: msn}.Put(b[ib.BTHSize:])
 	}
-	if info.AtomicAckETH && len(f) > 2 {
-		ib.AtomicAckETH(num(2)).Put(b[ib.BTHSize+ib.AETHSize:])
+	if info.AtomicAckETH {
+		ib.AtomicAckETH(found).Put(b[ib.BTHSize+ib.AETHSize:])
 	}
 	for i := range n {
 		b[info.HeaderLen+i] = readByte(psn, i)

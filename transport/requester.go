@@ -46,11 +46,14 @@ func (c *record) cumAt(seq uint64, mtu uint32) uint64 {
 
 // readRequest is a READ REQUEST packet whose responses have not all come, or an
 // atomic or FLUSH that was not answered (requester_atomic.go). A repetition may
-// begin later but ends where the first did: rxe refuses ranges
-// that leave the original, and the parts behind it have requests of their own.
+// begin later but ends where the first did, unless the peer is known to answer
+// parts: others refuse them (Linux hw/hfi1/rc.c), and the parts behind it have
+// requests of their own.
 type readRequest struct {
 	first, end uint64
 	rec        uint32 // the request
+	kept       bool   // the peer has it, but keeps it until something older comes
+	split      bool   // parts were asked for again: their last responses look like the last of all
 }
 
 // requester is the sending side of a queue pair: it makes packets of send
@@ -341,7 +344,7 @@ func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int
 		pos += 2
 	}
 	op := dataOpcodes[c.op][pos]
-	ask := last || r.mustAsk(cost)
+	ask := last || r.mustAsk(cost) || r.nxt < r.top && r.repair
 	b, at := r.newPacket(out, op, c, int(n), ask, last && c.solicits())
 	if b == nil {
 		return 0, true
@@ -410,7 +413,7 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 	var end uint64
 	switch {
 	case again:
-		end = r.read(r.readNext).end
+		end = r.untilThere(r.read(r.readNext))
 	case r.numReads >= int(r.q.attr.MaxRdAtomic):
 		return 0, false // IBTA 9.7.3.1: initiator depth
 	default:
@@ -429,10 +432,12 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 	ib.RETH{VA: c.raddr + off, RKey: c.rkey, Length: uint32(n)}.Put(b[at:])
 	r.q.commit(out)
 	if !again {
-		*r.read(r.numReads) = readRequest{r.nxt, end, r.cur}
+		*r.read(r.numReads) = readRequest{first: r.nxt, end: end, rec: r.cur}
 		r.numReads++
 	}
-	r.readNext++
+	if r.read(r.readNext).end == end {
+		r.readNext++
+	}
 	r.sent(now, c, end-r.nxt, cost, true)
 	return len(b), true
 }

@@ -92,7 +92,7 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 	}
 	r.q.commit(out)
 	if !again {
-		*r.read(r.numReads) = readRequest{c.first, c.end, r.cur}
+		*r.read(r.numReads) = readRequest{first: c.first, end: c.end, rec: r.cur}
 		r.numReads++
 	}
 	r.readNext++

@@ -16,7 +16,8 @@ type readResource struct {
 	kind        ib.OpKind
 	first, last uint64 // sequence numbers of its responses
 	start       uint64 // where the present answer began
-	next        uint64 // next response to write; last+1: all written
+	next        uint64 // next response to write
+	stop        uint64 // after the last of the present answer
 	va          uint64
 	length      uint32
 	rkey        uint32
@@ -26,7 +27,7 @@ type readResource struct {
 	srq         *SRQ     // whose memory it uses
 }
 
-func (res *readResource) answered() bool { return res.next > res.last }
+func (res *readResource) answered() bool { return res.next == res.stop }
 
 // readQueue is a ring of the last MaxDestRdAtomic READs and atomics in PSN order.
 // Both are called READs below: they differ in what is written as response.
@@ -97,12 +98,20 @@ func (rq *readQueue) after(seq uint64) *readResource {
 	return nil
 }
 
-// restart makes the responses from seq on due again, seq being one of the
-// responses of a READ in the ring.
-func (rq *readQueue) restart(seq uint64) {
+// restart makes the responses from seq up to stop due again, seq being one of the
+// responses of a READ in the ring. A part that is asked for while another answer is
+// written, that of the whole READ maybe, becomes part of that.
+func (rq *readQueue) restart(seq, stop uint64) {
 	i := rq.search(seq)
 	res := rq.slot(i)
-	res.start, res.next = seq, seq
+	switch whole := stop > res.last; {
+	case whole || res.answered():
+		res.start, res.next, res.stop = seq, seq, stop
+	case seq < res.next:
+		res.start, res.next, res.stop = seq, seq, max(res.stop, stop)
+	default:
+		res.stop = max(res.stop, stop)
+	}
 	if i < rq.at {
 		rq.at = i
 		rq.close()
@@ -164,7 +173,8 @@ func (r *responder) read(now time.Duration, in *Inbound) {
 	r.countMessage()
 	packets := max(1, (uint64(h.Length)+uint64(r.mtu)-1)/uint64(r.mtu))
 	r.reads.add(readResource{
-		kind: ib.KindReadRequest, first: r.expected, last: r.expected + packets - 1, start: r.expected, next: r.expected,
+		kind: ib.KindReadRequest, first: r.expected, last: r.expected + packets - 1,
+		start: r.expected, next: r.expected, stop: r.expected + packets,
 		va: h.VA, length: h.Length, rkey: h.RKey, msn: r.msn, before: r.last, srq: r.srq,
 	})
 	r.expected += packets
@@ -182,11 +192,12 @@ func (r *responder) replay(in *Inbound, seq uint64) {
 		r.q.count(DropNoResource)
 		return
 	}
-	if in.Info().Op != res.kind || !res.repeats(in, seq, r.mtu) {
+	stop, ok := res.repeats(in, seq, r.mtu, r.q.kin)
+	if in.Info().Op != res.kind || !ok {
 		r.q.count(DropDuplicate)
 		return
 	}
-	r.reads.restart(seq)
+	r.reads.restart(seq, stop)
 }
 
 // right is what the queue pair must allow for the request.
@@ -201,18 +212,27 @@ func (res *readResource) right() mem.Access {
 }
 
 // repeats says whether a request of the same kind asks for the responses of res
-// from seq on.
-func (res *readResource) repeats(in *Inbound, seq uint64, mtu int) bool {
+// from seq on, and up to where. One of our kin may ask for any of them.
+func (res *readResource) repeats(in *Inbound, seq uint64, mtu int, kin bool) (stop uint64, ok bool) {
 	if in.XRCSRQ() != res.srq.Num {
-		return false
+		return 0, false
 	}
 	if in.Info().AtomicETH {
 		h := in.AtomicETH()
-		return h.RKey == res.rkey && h.VA == res.va
+		return seq + 1, h.RKey == res.rkey && h.VA == res.va
 	}
 	h := in.RETH()
 	done := (seq - res.first) * uint64(mtu)
-	return seq >= res.start && h.RKey == res.rkey && h.VA == res.va+done && uint64(h.Length)+done == uint64(res.length)
+	if h.RKey != res.rkey || h.VA != res.va+done {
+		return 0, false
+	}
+	switch end := done + uint64(h.Length); {
+	case end == uint64(res.length):
+		return res.last + 1, kin || seq >= res.start
+	case kin && end > done && end < uint64(res.length) && h.Length%uint32(mtu) == 0:
+		return seq + uint64(h.Length)/uint64(mtu), true
+	}
+	return 0, false
 }
 
 // transmit writes READ responses and the answers to atomics and FLUSHes in PSN
@@ -263,7 +283,7 @@ func (r *responder) putResponse(now time.Duration, out Outbox, res *readResource
 		return 0
 	}
 	if op != ib.OpRCReadResponseMiddle {
-		ib.AETH{Syndrome: ib.AckSyndrome(ib.CreditsInvalid), MSN: res.msn}.Put(b[ib.BTHSize:])
+		ackHeader(res.msn).Put(b[ib.BTHSize:])
 	}
 	if s := r.reads.source.CopyOut(b[op.Info().HeaderLen:][:payload], offset); s != mem.OK {
 		r.failRead(now, s, res)
@@ -280,7 +300,7 @@ func (r *responder) putResponse(now time.Duration, out Outbox, res *readResource
 // that begins within the READ, begins with FIRST or ONLY (IBTA 9.4.4; Linux
 // rxe_comp.c accepts nothing else).
 func responseOpcode(res *readResource) ib.Opcode {
-	switch first, last := res.next == res.start, res.next == res.last; {
+	switch first, last := res.next == res.start, res.next+1 == res.stop; {
 	case first && last:
 		return ib.OpRCReadResponseOnly
 	case first:
@@ -300,7 +320,7 @@ func responseOpcode(res *readResource) ib.Opcode {
 func (r *responder) failRead(now time.Duration, s mem.Status, res *readResource) {
 	if r.reads.at < r.reads.fresh {
 		r.q.count(DropNoResource)
-		res.next = res.last + 1
+		res.next = res.stop
 		r.reads.advance()
 		return
 	}

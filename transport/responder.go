@@ -49,6 +49,7 @@ type respState struct {
 	// receive, and has not come (again) since: what lies beyond it is dropped.
 	refused bool
 	failed  bool // a NAK that ends the connection was issued
+	twice   bool // a request came again since the last acknowledgement
 
 	// The SEND or WRITE message being received.
 	inMessage bool
@@ -109,6 +110,7 @@ func (r *responder) receive(now time.Duration, in *Inbound) {
 		// What was refused has come: a NAK for it that has not left yet (the
 		// packet was only overtaken) is pointless.
 		r.refused, r.nakDue = false, false
+		r.q.listens(in)
 		r.execute(now, in)
 		r.early.drop(seq, r.expected)
 		r.catchUp(now)
@@ -136,6 +138,9 @@ func (r *responder) catchUp(now time.Duration) {
 	}
 	if r.last != last {
 		r.noteAck(r.last)
+	}
+	if r.early.n > 0 && r.q.kin && !r.refused && !r.failed {
+		r.missed() // another hole, of which the peer may know nothing yet
 	}
 }
 

@@ -71,7 +71,7 @@ func (r *responder) executed(now time.Duration, s mem.Status, res readResource) 
 		return
 	}
 	r.countMessage()
-	res.first, res.last, res.start, res.next = r.expected, r.expected, r.expected, r.expected
+	res.first, res.last, res.start, res.next, res.stop = r.expected, r.expected, r.expected, r.expected, r.expected+1
 	res.msn, res.before, res.srq = r.msn, r.last, r.srq
 	r.reads.add(res)
 	r.expected++
@@ -85,7 +85,7 @@ func (r *responder) putAtomic(out Outbox, res *readResource) int {
 	if res.kind == ib.KindAtomicWrite {
 		op = ib.OpRCReadResponseOnly
 	}
-	b := r.putAnswer(out, op, res.first, res.msn, res.result)
+	b := r.putAnswer(out, op, res.first, ackHeader(res.msn), res.result)
 	if b > 0 {
 		res.next++
 		r.reads.advance()
@@ -93,13 +93,18 @@ func (r *responder) putAtomic(out Outbox, res *readResource) int {
 	return b
 }
 
+// ackHeader is the header of a response that is no NAK.
+func ackHeader(msn uint32) ib.AETH {
+	return ib.AETH{Syndrome: ib.AckSyndrome(ib.CreditsInvalid), MSN: msn}
+}
+
 // putAnswer writes a response of one packet without payload.
-func (r *responder) putAnswer(out Outbox, op ib.Opcode, seq uint64, msn uint32, found uint64) int {
+func (r *responder) putAnswer(out Outbox, op ib.Opcode, seq uint64, h ib.AETH, found uint64) int {
 	b := r.q.newPacket(out, op, 0, seq, false, false)
 	if b == nil {
 		return 0
 	}
-	n := ib.BTHSize + ib.AETH{Syndrome: ib.AckSyndrome(ib.CreditsInvalid), MSN: msn}.Put(b[ib.BTHSize:])
+	n := ib.BTHSize + h.Put(b[ib.BTHSize:])
 	if op.Info().AtomicAckETH {
 		ib.AtomicAckETH(found).Put(b[n:])
 	}

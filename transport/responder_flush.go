@@ -137,7 +137,7 @@ func (r *responder) putFlush(now time.Duration, out Outbox, f *flushRequest) int
 	case left:
 		return flushPiece
 	}
-	n := r.putAnswer(out, ib.OpRCReadResponseOnly, f.seq, f.msn, 0)
+	n := r.putAnswer(out, ib.OpRCReadResponseOnly, f.seq, ackHeader(f.msn), 0)
 	if n > 0 {
 		r.flushes = slices.Delete(r.flushes, 0, 1)
 	}

@@ -218,6 +218,8 @@ func (w *rspWorld) build(line string) []byte {
 			h.AckReq = true
 		case o == "se":
 			h.Solicited = true
+		case o == "kin":
+			h.Resv7 = bitSelective
 		case name == "imm":
 			imm = int(v)
 		case name == "add", name == "swap":
@@ -439,11 +441,23 @@ func (w *rspWorld) show(b []byte) string {
 			if s.Credits() != ib.CreditsInvalid {
 				return "ACK with credits"
 			}
+			if p.Resv7()&bitTwice != 0 {
+				return fmt.Sprintf("ACK %d msn=%d twice", psn, p.AETH().MSN)
+			}
 			return fmt.Sprintf("ACK %d msn=%d", psn, p.AETH().MSN)
 		case ib.SynRNR:
 			return fmt.Sprintf("RNR %d %v", psn, s.RNRTimer().Duration())
 		}
 		return fmt.Sprintf("NAK %d %v", psn, s.NAK())
+	}
+	if p.Info().Op == ib.KindAtomicAck && p.AETH().Syndrome == ib.NAKSyndrome(ib.NAKSequence) {
+		s := fmt.Sprintf("SEL %d", psn)
+		for i := range selectiveBits {
+			if p.AtomicAck()>>i&1 != 0 {
+				s += fmt.Sprintf(" %d", psn+1+int(p.AETH().MSN)+i)
+			}
+		}
+		return s
 	}
 	if p.Info().Op == ib.KindAtomicAck {
 		if p.AETH().Syndrome != ib.AckSyndrome(ib.CreditsInvalid) {

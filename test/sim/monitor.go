@@ -29,11 +29,35 @@ type flow struct {
 // answered alike.
 type readRange struct {
 	first, last ib.PSN
-	answered    bool // its last response was sent
-	arrived     bool // ... and received
+	answered    bool            // its last response was sent
+	arrived     bool            // ... and received
+	parts       map[ib.PSN]bool // the last responses of parts that were asked for again
 }
 
 func (r *readRange) holds(p ib.PSN) bool { return !p.Before(r.first) && !p.After(r.last) }
+
+// again says whether the READ may be asked for again up to a response: between nodes
+// that know how, up to any.
+func (r *readRange) again(last ib.PSN, selective bool) bool {
+	if last != r.last && selective && !last.After(r.last) {
+		if r.parts == nil {
+			r.parts = map[ib.PSN]bool{}
+		}
+		r.parts[last] = true
+		return true
+	}
+	return last == r.last
+}
+
+// selective says whether both nodes tell each other more than the standard has.
+func (s *side) selective() bool {
+	return s.n.w.cfg.Plain>>s.n.i&1 == 0 && s.n.w.cfg.Plain>>s.peer.n.i&1 == 0
+}
+
+// selectiveNAK says whether a packet is one.
+func selectiveNAK(p *ib.Packet) bool {
+	return p.Info().Op == ib.KindAtomicAck && p.AETH().Syndrome == ib.NAKSyndrome(ib.NAKSequence)
+}
 
 // find returns the READ that has a response with this PSN, or nil.
 func (f *flow) find(p ib.PSN) *readRange {
@@ -74,7 +98,7 @@ func (s *side) checkRequest(p *ib.Packet) error {
 		return fmt.Errorf("UC sends PSN %06x once more", uint32(psn))
 	case psn.Before(f.next):
 		f.retrans++
-		if r := f.find(psn); answered(info.Op) && (r == nil || psn.Add(n-1) != r.last) {
+		if r := f.find(psn); answered(info.Op) && !(r != nil && r.again(psn.Add(n-1), s.selective())) {
 			return fmt.Errorf("READ of %d responses from %06x is not the rest of one before", n, uint32(psn))
 		}
 		return nil
@@ -141,7 +165,9 @@ func answered(k ib.OpKind) bool {
 func (s *side) checkResponse(p *ib.Packet) error {
 	f, info, psn := &s.flow, p.Info(), p.PSN()
 	r := f.find(psn)
-	if info.Op == ib.KindReadResponse || info.Op == ib.KindAtomicAck {
+	if tells := selectiveNAK(p); tells && !s.selective() {
+		return fmt.Errorf("a selective NAK %06x between nodes of which one keeps to the standard", uint32(psn))
+	} else if !tells && (info.Op == ib.KindReadResponse || info.Op == ib.KindAtomicAck) {
 		if r == nil {
 			return fmt.Errorf("READ response %06x answers no READ", uint32(psn))
 		}
@@ -149,10 +175,10 @@ func (s *side) checkResponse(p *ib.Packet) error {
 			return fmt.Errorf("READ response %06x is a %s, but does not follow another", uint32(psn), info.Name)
 		}
 		last := info.Pos.Ends()
-		if last != (psn == r.last) {
+		if last != (psn == r.last) && !(last && r.parts[psn]) {
 			return fmt.Errorf("READ response %06x is a %s, the READ ends at %06x", uint32(psn), info.Name, uint32(r.last))
 		}
-		r.answered = r.answered || last
+		r.answered = r.answered || psn == r.last
 		f.response, f.open = psn, !last
 		return nil
 	}
@@ -217,7 +243,7 @@ func (w *world) noteReceived(node int, src netip.Addr, seg []byte) {
 		}
 		from.flow.arrived[delivery{node, p.PSN()}]++
 	}
-	if p.Info().Op != ib.KindReadResponse && p.Info().Op != ib.KindAtomicAck {
+	if p.Info().Op != ib.KindReadResponse && p.Info().Op != ib.KindAtomicAck || selectiveNAK(&p) {
 		return
 	}
 	if peer := w.senders[p.DestQP()]; peer != nil {

@@ -35,7 +35,7 @@ type node struct {
 func (n *node) open(be netio.Backend) (err error) {
 	w := n.w
 	n.dev, err = roce.Open(roce.Config{
-		Backend: be, Manual: true, Window: w.cfg.Window,
+		Backend: be, Manual: true, Window: w.cfg.Window, NoSelective: w.cfg.Plain>>n.i&1 != 0,
 		Clock: func() time.Duration { return w.now },
 		Rand:  rand.NewChaCha8([32]byte{byte(w.cfg.Seed), byte(w.cfg.Seed >> 8), byte(w.cfg.Seed >> 16), byte(n.i)}),
 	})

@@ -68,7 +68,7 @@ func TestPoolChecksCatch(t *testing.T) {
 // shared queue gives its receive back, flushed, and the others go on.
 func TestSharedFailures(t *testing.T) {
 	flushed := 0
-	for seed := range uint64(30) {
+	for seed := range uint64(60) {
 		cfg := Scenario(9000 + seed)
 		cfg.Shared, cfg.Failure = true, []Failure{ToError, Cut, BadRKey, Destroy}[seed%4]
 		cfg.Window = 8 << 10 // messages take their time

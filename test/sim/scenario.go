@@ -28,6 +28,7 @@ type Config struct {
 	Services []roce.QPType // of connections, each as often as it stands here
 	Shared   bool          // half of the queue pairs receive from a queue that those of their node share
 	Roam     bool          // connections migrate to other paths and back
+	Plain    uint          // bit i: node i keeps to the standard (roce.Config.NoSelective)
 	Failure  Failure       // of the first connection
 
 	hooks hooks
@@ -74,6 +75,9 @@ func Scenario(seed uint64) Config {
 	c.Shared = rng.IntN(3) == 0
 	c.Roam = rng.IntN(3) == 0
 	c.Services = []roce.QPType{roce.RC, roce.RC, roce.RC, roce.XRCSend, roce.UC, roce.UD}
+	if rng.IntN(3) == 0 {
+		c.Plain = 1 + rng.UintN(7)
+	}
 	return c
 }
 
