@@ -140,6 +140,9 @@ func (o *pingpongOptions) header() int {
 	return 0
 }
 
+// original is the program of rdma-core that plays over the same transport.
+func (o *pingpongOptions) original() string { return "ibv_" + o.transport + "_pingpong" }
+
 // slots is how many addresses each side says.
 func (o *pingpongOptions) slots() int {
 	if o.transport == "srq" {

@@ -133,8 +133,8 @@ func tooDeep(o *pingpongOptions, err error) error {
 	return err
 }
 
-func checkPingpongPeer(local netip.Addr, peer exchange.Dest) error {
-	return checkPeer(local, peer.GID, peer.QPN, "ibv_rc_pingpong", "-g")
+func (o *pingpongOptions) checkPeer(local netip.Addr, peer exchange.Dest) error {
+	return checkPeer(local, peer.GID, peer.QPN, o.original(), "-g")
 }
 
 // connect brings the queue pairs to RTS.
@@ -162,7 +162,7 @@ func used(peers []exchange.Dest) (n int) {
 // connectQP brings a queue pair to RTS, with the attributes of ibv_rc_pingpong and
 // its relatives.
 func (e *endpoint) connectQP(i int, peer exchange.Dest) error {
-	if err := checkPingpongPeer(e.dev.Addr(), peer); err != nil {
+	if err := e.o.checkPeer(e.dev.Addr(), peer); err != nil {
 		return err
 	}
 	rtr, rts := roce.MaskState, roce.MaskState|roce.MaskSQPSN

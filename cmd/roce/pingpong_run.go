@@ -74,7 +74,7 @@ func (t *pingpongGame) sit(addr netip.Addr) (err error) {
 // meetServer is the client's way to a connected endpoint.
 func (t *pingpongGame) meetServer(ctx context.Context) error {
 	t.app.progressf("connecting to %s, TCP port %d", t.o.server, t.o.port)
-	conn, err := dial(ctx, tcpServer{t.o.server, t.o.port, t.o.timeout, "roce pingpong, or ibv_rc_pingpong -g INDEX"})
+	conn, err := dial(ctx, tcpServer{t.o.server, t.o.port, t.o.timeout, "roce pingpong, or " + t.o.original() + " -g INDEX"})
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (a *app) acceptClients(ctx context.Context, port uint16, n int, meet func(n
 func (t *pingpongGame) answer(conn net.Conn, peers []exchange.Dest) ([]exchange.Dest, error) {
 	if t.ep == nil {
 		if peers[0].GID.IsZero() {
-			return nil, checkPingpongPeer(netip.Addr{}, peers[0])
+			return nil, t.o.checkPeer(netip.Addr{}, peers[0])
 		}
 		addr, err := serverAddr(conn, peers[0].GID)
 		if err != nil {

@@ -288,9 +288,15 @@ func TestCheckPeer(t *testing.T) {
 		{"fd00::1", "fe80::2", 17, "link-local"},
 	} {
 		peer := exchange.Dest{QPN: tt.qpn, GID: gid(tt.gid)}
-		err := checkPingpongPeer(addr(tt.local), peer)
+		err := (&pingpongOptions{transport: "rc"}).checkPeer(addr(tt.local), peer)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s with %s: error %v, want %q", tt.local, tt.gid, err, tt.want)
+		}
+	}
+	for _, transport := range []string{"rc", "uc", "ud", "srq"} {
+		err := (&pingpongOptions{transport: transport}).checkPeer(addr("10.0.0.1"), exchange.Dest{QPN: 17})
+		if want := "start ibv_" + transport + "_pingpong with -g INDEX"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", transport, err, want)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func Parse(b []byte) (Dest, error) {
 }
 
 func notAnAddress(text []byte) error {
-	return fmt.Errorf("the peer sent %q, which is not lid:qpn:psn:gid in hex: is it an ibv_rc_pingpong?", text)
+	return fmt.Errorf("the peer sent %q, which is not lid:qpn:psn:gid in hex: is it an ibv_*_pingpong?", text)
 }
 
 // Client runs the client's side on conn, which it does not close; the peer has
