@@ -55,6 +55,7 @@ const (
 type Flow struct {
 	start  uint32 // CRC register after the pseudo header with all lengths and the ID 0
 	family family
+	twice  bool // see SealFlushTwice
 }
 
 // NewFlow returns the Flow from src to dst. Both are IPv4 or both IPv6 addresses;
@@ -125,13 +126,32 @@ func (f *Flow) Valid() bool { return f.family != 0 }
 // writes it into the last four bytes. Over IPv6 id is ignored. A Flow that is
 // not Valid writes zeros. It panics when b is shorter than 16 bytes.
 func (f *Flow) Seal(id uint16, b []byte) {
-	le.PutUint32(b[len(b)-ICRCSize:], f.sum(id, b))
+	s := f.sum(id, b)
+	if f.twice && isFlush(b) {
+		s = again(s, b)
+	}
+	le.PutUint32(b[len(b)-ICRCSize:], s)
 }
+
+// SealFlushTwice chooses how Seal does RC FLUSHes: by the rule, or as Linux rxe
+// of 6.2 to 7.2 has it, which drops the others. Its opcode table names no payload
+// offset for a FLUSH (rxe_opcode.c), so rxe_icrc.c takes the packet from the BTH
+// on for payload, behind the headers. Verify and Recover take both.
+func (f *Flow) SealFlushTwice(on bool) { f.twice = on }
+
+func isFlush(b []byte) bool { return Opcode(b[0]) == OpRCFlush }
+
+// again returns the ICRC of b whose bytes are covered once more, unmasked.
+func again(icrc uint32, b []byte) uint32 { return ^update(^icrc, b[:len(b)-ICRCSize]) }
 
 // Verify reports whether the ICRC of b (BTH to ICRC) is right for the IPv4
 // Identification id, which is ignored over IPv6. Any length is safe.
 func (f *Flow) Verify(id uint16, b []byte) bool {
-	return f.accepts(b) && f.sum(id, b) == le.Uint32(b[len(b)-ICRCSize:])
+	if !f.accepts(b) {
+		return false
+	}
+	s, has := f.sum(id, b), le.Uint32(b[len(b)-ICRCSize:])
+	return s == has || isFlush(b) && again(s, b) == has
 }
 
 // accepts reports whether b has a length for which sum is defined.

@@ -2,10 +2,12 @@ package ib
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -289,5 +291,48 @@ func TestICRCv1AndNativeMasks(t *testing.T) {
 	}
 	if ICRCv1(grh[:39], b) != 0 || ICRCv1(grh, b[:15]) != 0 || ICRCNative(lrh[:7], b) != 0 || ICRCNative(lrh, b[:15]) != 0 {
 		t.Error("short input has an ICRC")
+	}
+}
+
+// A FLUSH of Linux 7.2 (rxe) as it was captured: its headers are covered twice (rxe_opcode.c, rxe_icrc.c). Both forms are taken, Seal makes
+// the one that was chosen, and no other packet has two.
+func TestFlushOfRxe(t *testing.T) {
+	b, _ := hex.DecodeString("1c00ffff0028031a800aab0d0000000100003e5344961800faf9f08800000bb8339a7b72")
+	f := NewFlow(netip.MustParseAddrPort("[fd77::2]:65082"), netip.MustParseAddrPort("[fd77::1]:4791"))
+	if !f.Verify(0, b) {
+		t.Error("the packet is refused")
+	}
+	sealed := slices.Clone(b)
+	f.Seal(0, sealed)
+	if bytes.Equal(sealed, b) || !f.Verify(0, sealed) {
+		t.Error("Seal does not seal by the rule")
+	}
+	f.SealFlushTwice(true)
+	if f.Seal(0, sealed); !bytes.Equal(sealed, b) {
+		t.Errorf("sealed twice: %x, want %x", sealed[32:], b[32:])
+	}
+	for _, fl := range icrcFlows {
+		for _, twice := range []bool{false, true} {
+			f := NewFlow(netip.MustParseAddrPort(fl.src), netip.MustParseAddrPort(fl.dst))
+			f.SealFlushTwice(twice)
+			f.Seal(0xa1b2, b)
+			if id, ok := f.Recover(b); !ok || f.family == family4 && id != 0xa1b2 {
+				t.Errorf("%s twice %t: Identification %#x, %t", fl.src, twice, id, ok)
+			}
+			for i := range b {
+				b[i] ^= 4
+				if f.Verify(0xa1b2, b) && i != 4 { // BTH byte 4 is masked
+					t.Errorf("%s twice %t: damage at byte %d passes", fl.src, twice, i)
+				}
+				b[i] ^= 4
+			}
+			write := append([]byte{byte(OpRCWriteOnly)}, b[1:]...)
+			f.Seal(1, write)
+			want := slices.Clone(write)
+			f.SealFlushTwice(!twice)
+			if f.Seal(1, write); !bytes.Equal(write, want) {
+				t.Errorf("%s: the form of FLUSHes changes a WRITE", fl.src)
+			}
+		}
 	}
 }

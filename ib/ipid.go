@@ -72,7 +72,17 @@ func (f *Flow) Recover(b []byte) (id uint16, ok bool) {
 		return 0, false
 	}
 	n := len(b) - ICRCSize
-	d := f.sum(0, b) ^ le.Uint32(b[n:])
+	s, has := f.sum(0, b), le.Uint32(b[n:])
+	id, ok = f.explain(s^has, n)
+	if !ok && isFlush(b) {
+		return f.explain(again(s, b)^has, 2*n)
+	}
+	return id, ok
+}
+
+// explain returns the Identification that makes a difference d after n bytes
+// behind the pseudo header.
+func (f *Flow) explain(d uint32, n int) (id uint16, ok bool) {
 	if d == 0 || f.family == family6 {
 		return 0, d == 0
 	}

@@ -78,7 +78,7 @@ func (o *outbox) Commit() {
 		o.open = o.size == r.SegSize      // a shorter packet is the last
 	} else {
 		o.runs = append(o.runs, netio.Run{
-			Dst: o.dst(), SrcPort: o.path.SrcPort, TOS: o.path.TOS, SegSize: o.size,
+			Dst: o.dst(), SrcPort: o.path.SrcPort, TOS: o.path.TOS, FlushTwice: o.path.FlushTwice, SegSize: o.size,
 			Buf: o.buf[start:o.end:len(o.buf)],
 		})
 		o.owners = append(o.owners, o.owner)
@@ -112,6 +112,7 @@ func (o *outbox) seal(id uint16, b []byte) {
 			src = o.path.SrcPort
 		}
 		o.flow = ib.NewFlow(netip.AddrPortFrom(o.local.Addr(), src), o.dst())
+		o.flow.SealFlushTwice(o.path.FlushTwice)
 		o.flowPath = o.path
 	}
 	o.flow.Seal(id, b)

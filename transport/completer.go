@@ -268,7 +268,7 @@ func (r *requester) takeResponse(in *Inbound, req *readRequest, seq uint64) WCSt
 		return WCBadRespErr // IBTA 9.9.2.4.3
 	}
 	if c.op != WRRead {
-		return r.takeAnswer(in, req.rec)
+		return r.takeAnswer(in, req)
 	}
 	off := c.offset(seq, r.mtu)
 	data := in.Payload()

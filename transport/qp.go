@@ -18,6 +18,10 @@ type Path struct {
 	Dst     netip.Addr
 	SrcPort uint16 // UDP source port; 0 means the device's own, 4791
 	TOS     uint8  // IPv4 TOS or IPv6 traffic class, DSCP and ECN
+
+	// FlushTwice says that FLUSHes are sealed as Linux rxe wants it, see
+	// ib.Flow.SealFlushTwice.
+	FlushTwice bool
 }
 
 // Outbox is where packets are written: the engine's staging buffer.
@@ -375,14 +379,14 @@ func (q *QP) count(c Counter) { q.cfg.Counters.Inc(c) }
 // calls commit. It returns nil when out has no room. XRC has the operation codes
 // of RC, which the caller gives, under its own prefix (IBTA A14).
 func (q *QP) newPacket(out Outbox, op ib.Opcode, n int, seq uint64, ackReq, solicited bool) []byte {
-	if q.cfg.Type == XRCSend || q.cfg.Type == XRCRecv {
-		op |= ib.OpXRCSendFirst
-	}
 	return q.packetTo(out, &q.path, q.attr.DestQPN, op, n, seq, ackReq, solicited)
 }
 
-// packetTo is newPacket for a packet to any queue pair.
+// packetTo is newPacket for a packet to any queue pair by any path.
 func (q *QP) packetTo(out Outbox, path *Path, dest ib.QPN, op ib.Opcode, n int, seq uint64, ackReq, solicited bool) []byte {
+	if q.cfg.Type == XRCSend || q.cfg.Type == XRCRecv {
+		op |= ib.OpXRCSendFirst
+	}
 	pad := -n & 3
 	end := op.Info().HeaderLen + n
 	b := out.Packet(path, end+pad+ib.ICRCSize)

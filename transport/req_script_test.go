@@ -147,8 +147,8 @@ func (w *reqWorld) pump() {
 
 // take returns all that came out since the last call.
 func (w *reqWorld) take() (got []string) {
-	for _, b := range w.out.sent {
-		got = append(got, w.show(b))
+	for i, b := range w.out.sent {
+		got = append(got, w.show(b, w.out.via[i]))
 	}
 	got = append(got, w.wcs...)
 	for _, e := range w.events {

@@ -335,8 +335,8 @@ func (w *reqWorld) post(f []string) {
 	w.q.Kick(w.now)
 }
 
-// show names a packet that went out and checks what is the same in all.
-func (w *reqWorld) show(b []byte) string {
+// show names a packet that went out by a path and checks what is the same in all.
+func (w *reqWorld) show(b []byte, via Path) string {
 	p, bad := ib.Parse(b)
 	if bad != ib.OK {
 		w.t.Fatalf("malformed packet: %v: %x", bad, b)
@@ -398,15 +398,19 @@ func (w *reqWorld) show(b []byte) string {
 		s += " se"
 	}
 	dest, path := w.attr.DestQPN, Path{Dst: reqPeer, TOS: 0x68}
+	if via.FlushTwice {
+		s += " twice"
+		path.FlushTwice = true
+	}
 	if info.DETH {
-		s += fmt.Sprintf(" to %v qp=%d qkey=%#x src=%#x", w.out.path, p.DestQP(), p.DETH().QKey, uint32(p.DETH().SrcQP))
-		dest, path = p.DestQP(), w.out.path
+		s += fmt.Sprintf(" to %v qp=%d qkey=%#x src=%#x", via, p.DestQP(), p.DETH().QKey, uint32(p.DETH().SrcQP))
+		dest, path = p.DestQP(), via
 	}
 	if p.DestQP() != dest || p.PKey() != ib.DefaultPKey || !p.MigReq() || p.BECN() || p.FECN() || p.Resv7() != w.q.resv {
 		s += " wrong header"
 	}
-	if w.out.path != path {
-		s += fmt.Sprintf(" wrong path %v", w.out.path)
+	if via != path {
+		s += fmt.Sprintf(" wrong path %v", via)
 	}
 	for i := range int(p.Pad()) {
 		if b[len(b)-ib.ICRCSize-1-i] != 0 {

@@ -54,6 +54,7 @@ type readRequest struct {
 	rec        uint32 // the request
 	kept       bool   // the peer has it, but keeps it until something older comes
 	split      bool   // parts were asked for again: their last responses look like the last of all
+	sealed     sealed // of a FLUSH
 }
 
 // requester is the sending side of a queue pair: it makes packets of send
@@ -116,6 +117,7 @@ type requester struct {
 	tx, rx     mem.Cursor // memory of the request being sent, of the READ being answered
 	txAt, rxAt uint32
 	txOn, rxOn bool
+	form       flushForm
 	found      [mem.WordSize]byte // scratch, so that an atomic needs no allocation
 	wc         WC                 // ... and a completion
 }
@@ -135,6 +137,7 @@ func (r *requester) clear() {
 	r.acked, r.stop, r.fixed, r.news, r.board = r.una, r.una, r.una, r.una, board{}
 	r.unaCum, r.nxtCum, r.endCum, r.asked = 0, 0, 0, 0
 	r.readHead, r.numReads, r.readNext = 0, 0, 0
+	r.form = flushForm{}
 	r.armed, r.waiting, r.wentBack, r.parked, r.draining, r.doomed = false, false, false, false, false, false
 	r.tx.Reset()
 	r.rx.Reset()
@@ -372,7 +375,7 @@ func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int
 // all requests of the service begin with is written; further extension headers
 // and the payload go to at. It returns nil when out has no room.
 func (r *requester) newPacket(out Outbox, op ib.Opcode, c *record, n int, ackReq, solicited bool) (b []byte, at int) {
-	b = r.q.newPacket(out, op, n, r.nxt, ackReq, solicited)
+	b = r.q.packetTo(out, r.pathOf(c.op), r.q.attr.DestQPN, op, n, r.nxt, ackReq, solicited)
 	at = ib.BTHSize
 	if b != nil && r.q.cfg.Type == XRCSend {
 		at += ib.XRCETH(c.srqn).Put(b[at:]) // IBTA A14: in all packets of a request

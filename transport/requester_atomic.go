@@ -72,6 +72,12 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 	if !r.fits(cost) {
 		return 0, false
 	}
+	var req readRequest
+	if again {
+		req = *r.read(r.readNext)
+	} else {
+		req = readRequest{first: c.first, end: c.end, rec: r.cur}
+	}
 	op, n := ib.OpRCFetchAdd, 0
 	switch c.op {
 	case WRAtomicCmpSwp:
@@ -80,6 +86,7 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 		op, n = ib.OpRCAtomicWrite, mem.WordSize
 	case WRFlush:
 		op = ib.OpRCFlush
+		req.sealed = r.form.choose(req.sealed, again)
 	}
 	b, at := r.newPacket(out, op, c, n, true, false)
 	if b == nil {
@@ -92,9 +99,9 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 	}
 	r.q.commit(out)
 	if !again {
-		*r.read(r.numReads) = readRequest{first: c.first, end: c.end, rec: r.cur}
 		r.numReads++
 	}
+	*r.read(r.readNext) = req
 	r.readNext++
 	r.sent(now, c, 1, cost, true)
 	return len(b), true
@@ -119,16 +126,62 @@ func (r *requester) putOperands(b []byte, c *record) int {
 	}
 }
 
-// takeAnswer takes the answer to request i, which is no READ: for an
+// takeAnswer takes the answer to req, which is no READ: for an
 // atomic the word that it found, which the program gets in the byte order of the
 // host (IBTA 9.4.5: on the wire it is a number, most significant byte first).
-func (r *requester) takeAnswer(in *Inbound, i uint32) WCStatus {
+func (r *requester) takeAnswer(in *Inbound, req *readRequest) WCStatus {
 	if len(in.Payload()) > 0 {
 		return WCLocLenErr // IBTA 9.9.2.4.3
 	}
-	if !r.at(i).op.is(opFetches) {
+	switch op := r.at(req.rec).op; {
+	case op == WRFlush:
+		r.form.learn(req.sealed)
+		return WCSuccess
+	case !op.is(opFetches):
 		return WCSuccess
 	}
 	binary.NativeEndian.PutUint64(r.found[:], uint64(in.AtomicAck()))
-	return r.land(i, 0, r.found[:])
+	return r.land(req.rec, 0, r.found[:])
+}
+
+// sealed says how a FLUSH was sealed when it was sent last.
+type sealed struct {
+	twice bool // as Linux rxe wants it, see ib.Flow.SealFlushTwice
+	again bool // it was sent more than once
+}
+
+// flushForm is how FLUSHes to the peer are sealed. rxe drops those that are sealed
+// by the rule, so one that has to be repeated is sealed the other way than before,
+// until one was answered that had been sent only once.
+type flushForm struct {
+	twice bool
+	sure  bool
+	next  bool // of the packet being written
+	path  Path // scratch
+}
+
+// choose says how a FLUSH is sealed that is sent next.
+func (f *flushForm) choose(s sealed, again bool) sealed {
+	f.next = f.twice
+	if again && !f.sure {
+		f.next = !s.twice
+	}
+	return sealed{f.next, again}
+}
+
+// learn takes note that a FLUSH was answered.
+func (f *flushForm) learn(s sealed) {
+	if !f.sure {
+		f.twice, f.sure = s.twice, !s.again
+	}
+}
+
+// pathOf is the path of a request of the operation.
+func (r *requester) pathOf(o WROpcode) *Path {
+	if o != WRFlush || !r.form.next {
+		return &r.q.path
+	}
+	r.form.path = r.q.path
+	r.form.path.FlushTwice = true
+	return &r.form.path
 }

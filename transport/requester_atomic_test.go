@@ -128,18 +128,48 @@ func TestRequesterAtomics(t *testing.T) {
 			< AACK 0 9
 			wc 1 FETCH_ADD 8 found=9 ok
 			wc 2 FETCH_ADD 8 found=12 ok`},
-		{"IBTA 9.7.6.1.3: a timeout repeats atomics and FLUSHes as they were", `
+		{"IBTA 9.7.6.1.3: a timeout repeats atomics and FLUSHes", `
 			post 1 CAS 8 a=1 b=2
 			post 2 FLUSH 0 a=8 imm=2
 			> COMPARE_SWAP 0 va=0 cmp=1 swap=2 ack
 			> FLUSH 1 {Global:false Persistent:true Level:0} va=0 len=8 ack
 			at 16.777216ms
 			> COMPARE_SWAP 0 va=0 cmp=1 swap=2 ack
-			> FLUSH 1 {Global:false Persistent:true Level:0} va=0 len=8 ack
+			> FLUSH 1 {Global:false Persistent:true Level:0} va=0 len=8 ack twice
 			< AACK 0 1
 			wc 1 COMP_SWAP 8 found=1 ok
 			< RONLY 1 0
 			wc 2 FLUSH ok`},
+		{"Linux rxe_opcode.c: rxe drops FLUSHes sealed by the rule, so one that is repeated changes its form, until a form is known to be right", `
+			post 1 SEND 4
+			post 2 FLUSH 0 a=8 imm=1
+			post 3 FLUSH 0 a=9 imm=1
+			> SEND_ONLY 0 4 ack
+			> FLUSH 1 {Global:true Persistent:false Level:0} va=0 len=8 ack
+			> FLUSH 2 {Global:true Persistent:false Level:0} va=0 len=9 ack
+			< ACK 0
+			wc 1 SEND ok
+			< NAK 1 seq
+			> FLUSH 1 {Global:true Persistent:false Level:0} va=0 len=8 ack twice
+			> FLUSH 2 {Global:true Persistent:false Level:0} va=0 len=9 ack twice
+			< RONLY 1 0
+			wc 2 FLUSH ok
+			at 16.777216ms
+			> FLUSH 2 {Global:true Persistent:false Level:0} va=0 len=9 ack
+			at 33.554432ms
+			> FLUSH 2 {Global:true Persistent:false Level:0} va=0 len=9 ack twice
+			< RONLY 2 0
+			wc 3 FLUSH ok
+			post 4 FLUSH 0 a=7 imm=1
+			> FLUSH 3 {Global:true Persistent:false Level:0} va=0 len=7 ack twice
+			< RONLY 3 0
+			wc 4 FLUSH ok
+			post 5 FLUSH 0 a=6 imm=1
+			> FLUSH 4 {Global:true Persistent:false Level:0} va=0 len=6 ack twice
+			at 50.331648ms
+			> FLUSH 4 {Global:true Persistent:false Level:0} va=0 len=6 ack twice
+			< RONLY 4 0
+			wc 5 FLUSH ok`},
 		{"a second answer is dropped", `
 			post 1 FADD 8
 			post 2 FADD 8

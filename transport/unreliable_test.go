@@ -157,29 +157,29 @@ func TestUDSender(t *testing.T) {
 	runUnreliable(t, UD, []reqCase{
 		{"IBTA 9.8.3.1: each datagram goes where its request says", `
 			post 1 SEND 512 ah=5 qp=17 qkey=0x11111111 se
-			> UD_SEND_ONLY 0 512 se to {192.0.2.5 0 0} qp=17 qkey=0x11111111 src=0x111111
+			> UD_SEND_ONLY 0 512 se to {192.0.2.5 0 0 false} qp=17 qkey=0x11111111 src=0x111111
 			wc 1 SEND ok
 			post 2 SENDI 0 ah=6 qp=1 qkey=2 imm=9
-			> UD_SEND_ONLY_IMM 1 0 imm=9 to {2001:db8::6 0 4} qp=1 qkey=0x2 src=0x111111
+			> UD_SEND_ONLY_IMM 1 0 imm=9 to {2001:db8::6 0 4 false} qp=1 qkey=0x2 src=0x111111
 			wc 2 SEND ok
 			freed 2
 			deadline never`},
 		{"IBTA 10.2.5: the high bit of the Q_Key stands for the queue pair's own", `
 			post 1 SEND 1 ah=5 qp=17 qkey=0x80000001
-			> UD_SEND_ONLY 0 1 to {192.0.2.5 0 0} qp=17 qkey=0x80000009 src=0x111111
+			> UD_SEND_ONLY 0 1 to {192.0.2.5 0 0 false} qp=17 qkey=0x80000009 src=0x111111
 			wc 1 SEND ok`},
 		{"IBTA 9.8.3: more than one packet is no datagram; SQE, and RTS goes on with the next PSN", `
 			post 1 SEND 1 ah=5 qp=17
 			post 2 SEND 513 ah=5 qp=17
 			post 3 SEND 1 ah=5 qp=17
-			> UD_SEND_ONLY 0 1 to {192.0.2.5 0 0} qp=17 qkey=0x0 src=0x111111
+			> UD_SEND_ONLY 0 1 to {192.0.2.5 0 0 false} qp=17 qkey=0x0 src=0x111111
 			wc 1 SEND ok
 			wc 2 local length error
 			wc 3 Work Request Flushed Error
 			state SQE
 			modify rts
 			post 4 SEND 512 ah=5 qp=17 psn=1
-			> UD_SEND_ONLY 1 512 to {192.0.2.5 0 0} qp=17 qkey=0x0 src=0x111111
+			> UD_SEND_ONLY 1 512 to {192.0.2.5 0 0 false} qp=17 qkey=0x0 src=0x111111
 			wc 4 SEND ok`},
 		{"an address handle that is not there, or of another domain", `
 			post 1 SEND 1 ah=7 qp=17

@@ -208,7 +208,7 @@ func (f *Faulty) admit(now time.Duration, r *Run) {
 	if r.SrcPort != 0 {
 		src = netip.AddrPortFrom(src.Addr(), r.SrcPort)
 	}
-	flow := ib.NewFlow(src, r.Dst)
+	flow := r.Flow(src)
 	for i := range r.Segments() {
 		p := packet{addr: r.Dst, port: r.SrcPort, tos: r.TOS, buf: tx.copy(r.Segment(i))}
 		if i > 0 && len(p.buf) >= ib.BTHSize+ib.ICRCSize {

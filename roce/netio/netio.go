@@ -14,6 +14,8 @@ import (
 	"math"
 	"net/netip"
 	"time"
+
+	"github.com/goroce/goroce/ib"
 )
 
 // Port is the UDP port of RoCEv2 (IANA; IBTA annex A17).
@@ -37,6 +39,8 @@ type Run struct {
 	SrcPort uint16
 	// TOS is the IPv4 TOS or the IPv6 traffic class: DSCP and ECN.
 	TOS uint8
+	// FlushTwice says how FLUSHes were sealed, see ib.Flow.SealFlushTwice.
+	FlushTwice bool
 	// SegSize is the size of each packet in bytes, but for the last, which may
 	// be shorter (not empty). 0 means that Buf is one packet.
 	SegSize int
@@ -45,6 +49,13 @@ type Run struct {
 	// may seal segments anew in place, but keeps no reference to Buf once the
 	// run is gone.
 	Buf []byte
+}
+
+// Flow returns the flow in which the packets are sealed when they leave from src.
+func (r *Run) Flow(src netip.AddrPort) ib.Flow {
+	f := ib.NewFlow(src, r.Dst)
+	f.SealFlushTwice(r.FlushTwice)
+	return f
 }
 
 // Segments returns the number of packets in the run.

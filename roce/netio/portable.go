@@ -235,7 +235,7 @@ func (p *portable) Send(now time.Duration, runs []Run) (int, error) {
 // sendRun reports false when the rest of the run has to wait.
 func (p *portable) sendRun(now time.Duration, r *Run) bool {
 	conn, src := p.connFor(now, r)
-	flow := ib.NewFlow(src, r.Dst)
+	flow := r.Flow(src)
 	if !p.setTOS(conn, r.TOS) {
 		p.c.add(TxError, r.Segments())
 		return true

@@ -264,7 +264,7 @@ func (u *udp) sendOne(fd int, r *Run, b []byte) verdict {
 
 // resealRun seals a run for the own port, because its source port cannot be had.
 func (u *udp) resealRun(r *Run) {
-	flow := ib.NewFlow(u.local, r.Dst)
+	flow := r.Flow(u.local)
 	for i := range r.Segments() {
 		u.reseal(&flow, uint16(i), r.Segment(i))
 	}
