@@ -35,30 +35,43 @@ type errorCase struct {
 	beyond   bool // one byte beyond the end of the region
 	status   int
 	nak      ib.NAKCode
-	event    string // that this stack, as responder, must raise
-	skew     int    // bytes that the address is beside a word, of an atomic
+	event    string   // that this stack, as responder, must raise
+	skew     int      // bytes that the address is beside a word, of an atomic
+	place    []string // of a FLUSH
 }
 
-// size is how many bytes the request has.
-func (e errorCase) size() int {
-	if isAtomic(e.verb) {
-		return 8
+// request is the bad request.
+func (e errorCase) request(local, remote region) wire.WR {
+	wr := wire.WR{ID: 1, Verb: e.verb, RemoteVA: remote.va + uint64(e.skew), RKey: remote.rkey, Compare: 1}
+	switch {
+	case e.verb == "FLUSH":
+		wr.Len, wr.Access = errorSize, e.place
+	case isAtomic(e.verb):
+		wr.SGEs = local.sges(0, 8, 1)
+	default:
+		wr.SGEs = local.sges(0, errorSize, 1)
 	}
-	return errorSize
+	if e.wrongKey {
+		wr.RKey ^= 0x55
+	}
+	if e.beyond {
+		wr.RemoteVA++
+	}
+	return wr
 }
 
 var both = []string{"local_write", "remote_write", "remote_read"}
 
 // The statuses and NAK codes are those of IBTA 9.7.4.1.2 and 9.7.5.2.4, Tables 58 and 59; the events those of IBTA 11.6.3.
 var errorCases = []errorCase{
-	{"WRITE with a wrong rkey", "WRITE", both, nil, true, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
-	{"READ with a wrong rkey", "READ", both, nil, true, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
-	{"WRITE out of range", "WRITE", both, nil, false, true, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
-	{"READ out of range", "READ", both, nil, false, true, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
-	{"WRITE, no right on the MR", "WRITE", []string{"local_write", "remote_read"}, nil, false, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
-	{"READ, no right on the MR", "READ", []string{"local_write", "remote_write"}, nil, false, false, wcRemAcc, ib.NAKRemoteAccess, accessEvent, 0},
-	{"WRITE, no right on the QP", "WRITE", both, []string{"remote_read"}, false, false, wcRemInv, ib.NAKInvalidRequest, requestEvent, 0},
-	{"READ, no right on the QP", "READ", both, []string{"remote_write"}, false, false, wcRemInv, ib.NAKInvalidRequest, requestEvent, 0},
+	{name: "WRITE with a wrong rkey", verb: "WRITE", mrAccess: both, wrongKey: true, status: wcRemAcc, nak: ib.NAKRemoteAccess, event: accessEvent},
+	{name: "READ with a wrong rkey", verb: "READ", mrAccess: both, wrongKey: true, status: wcRemAcc, nak: ib.NAKRemoteAccess, event: accessEvent},
+	{name: "WRITE out of range", verb: "WRITE", mrAccess: both, beyond: true, status: wcRemAcc, nak: ib.NAKRemoteAccess, event: accessEvent},
+	{name: "READ out of range", verb: "READ", mrAccess: both, beyond: true, status: wcRemAcc, nak: ib.NAKRemoteAccess, event: accessEvent},
+	{name: "WRITE, no right on the MR", verb: "WRITE", mrAccess: []string{"local_write", "remote_read"}, status: wcRemAcc, nak: ib.NAKRemoteAccess, event: accessEvent},
+	{name: "READ, no right on the MR", verb: "READ", mrAccess: []string{"local_write", "remote_write"}, status: wcRemAcc, nak: ib.NAKRemoteAccess, event: accessEvent},
+	{name: "WRITE, no right on the QP", verb: "WRITE", mrAccess: both, qpAccess: []string{"remote_read"}, status: wcRemInv, nak: ib.NAKInvalidRequest, event: requestEvent},
+	{name: "READ, no right on the QP", verb: "READ", mrAccess: both, qpAccess: []string{"remote_write"}, status: wcRemInv, nak: ib.NAKInvalidRequest, event: requestEvent},
 }
 
 func (s *session) errors(t *testing.T) {
@@ -88,13 +101,7 @@ func (c *testCase) refused(l link, e errorCase) {
 	remote := n.region(n.rsp, errorSize, e.mrAccess...)
 	local.fill(c, 0, errorSize, "local", 0)
 	remote.fill(c, 0, errorSize, "remote", 0)
-	bad := wire.WR{ID: 1, Verb: e.verb, SGEs: local.sges(0, e.size(), 1), RemoteVA: remote.va + uint64(e.skew), RKey: remote.rkey, Compare: 1}
-	if e.wrongKey {
-		bad.RKey ^= 0x55
-	}
-	if e.beyond {
-		bad.RemoteVA++
-	}
+	bad := e.request(local, remote)
 	good := wire.WR{ID: 2, Verb: "WRITE", RemoteVA: remote.va, RKey: remote.rkey}
 	n.req.do(c, wire.Request{Op: "send", QP: n.reqQP, WRs: []wire.WR{bad, good}})
 	wcs := n.poll(n.req, 2, 30000)

@@ -72,6 +72,8 @@ func TestInterop(t *testing.T) {
 			s.verbs(t)
 			s.services(t)
 			s.atomics(t)
+			s.placement(t)
+			s.srq(t)
 			s.paths(t)
 			s.errors(t)
 			s.windows(t)
@@ -161,9 +163,8 @@ type session struct {
 	rxe     *side
 	us      *side // this stack or, in reference mode, a second guest
 	dir     string
-	pairs   map[string]*pair // verbs peers by address family
-	port    int              // the next TCP port for a pingpong
-	debian  string           // GOROCE_DEBIAN13, ready for programs in the guest
+	ends    map[endKey]*end // verbs peers
+	port    int             // the next TCP port for a pingpong
 	results []result
 }
 
@@ -174,9 +175,13 @@ func newSession(t *testing.T, ctx context.Context, mode, suite string, bin binar
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{ctx: ctx, mode: mode, kernel: k, dir: filepath.Join(root(t), "build/interop", suite), port: 18515, pairs: map[string]*pair{}}
+	s := &session{ctx: ctx, mode: mode, kernel: k, dir: filepath.Join(root(t), "build/interop", suite), port: 18515, ends: map[endKey]*end{}}
 	os.RemoveAll(s.dir)
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	newer, err := lab.FetchNewerRoot(ctx)
+	if err != nil {
 		t.Fatal(err)
 	}
 	guests := 1
@@ -192,7 +197,7 @@ func newSession(t *testing.T, ctx context.Context, mode, suite string, bin binar
 	}
 	t.Cleanup(func() { s.checkCapture(t) })
 	boot := func(i int) *lab.Guest {
-		g, err := lab.BootGuest(ctx, lab.GuestConfig{Kernel: k, Netns: s.ns, Index: i, Agent: bin.agent, Log: t.Logf})
+		g, err := lab.BootGuest(ctx, lab.GuestConfig{Kernel: k, Netns: s.ns, Index: i, Agent: bin.agent, Root: newer, Log: t.Logf})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,12 +216,7 @@ func newSession(t *testing.T, ctx context.Context, mode, suite string, bin binar
 		return g
 	}
 	s.guest = boot(0)
-	if s.debian = os.Getenv("GOROCE_DEBIAN13"); s.debian != "" {
-		if _, err := s.guest.Run(ctx, "sh", "-c", `for d in dev proc sys; do mount --rbind /$d "$0/$d" || exit 1; done`, s.debian); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(s.closePairs)
+	t.Cleanup(s.closePeers)
 	s.rxe = guestSide(ctx, "rxe", s.guest)
 	if mode == reference {
 		s.us = guestSide(ctx, "rxe2", boot(1))

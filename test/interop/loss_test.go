@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"testing"
+
+	"github.com/goroce/goroce/test/interop/lab"
 )
 
 // lossCase is a transfer under packet loss.
@@ -59,16 +61,7 @@ func (s *session) loss(t *testing.T) {
 // lossy moves 100 messages while nftables drops packets in both directions; all complete and all bytes are right.
 func (c *testCase) lossy(l lossCase) {
 	b := c.newBatch(l.link, l.verb, lossSize, lossList)
-	faults, err := c.s.guest.StartLoss(c.s.ctx, lossPercent, l.output)
-	if err != nil {
-		c.Fatal(err)
-	}
-	// The rules must go even when the run is being interrupted.
-	defer func() {
-		if err := faults.Stop(context.WithoutCancel(c.s.ctx)); err != nil {
-			c.Errorf("remove the loss: %v", err)
-		}
-	}()
+	faults := c.startLoss(l.output)
 	for round := range lossIterations / lossList {
 		b.transfer(round, 60000)
 		if c.Failed() {
@@ -83,6 +76,41 @@ func (c *testCase) lossy(l lossCase) {
 	c.note = fmt.Sprintf("dropped %d of %d to us, %d of %d to rxe", toUs.Dropped, toUs.Dropped+toUs.Passed, toGuest.Dropped, toGuest.Dropped+toGuest.Passed)
 	c.Log(c.note)
 	if toUs.Dropped+toGuest.Dropped == 0 {
+		c.Error("nothing was dropped: the case has shown nothing")
+	}
+}
+
+// startLoss drops packets in both directions until the case ends.
+func (c *testCase) startLoss(output bool) *lab.Loss {
+	c.Helper()
+	faults, err := c.s.guest.StartLoss(c.s.ctx, lossPercent, output)
+	if err != nil {
+		c.Fatal(err)
+	}
+	// The rules must go even when the run is being interrupted.
+	c.Cleanup(func() {
+		if err := faults.Stop(context.WithoutCancel(c.s.ctx)); err != nil {
+			c.Errorf("remove the loss: %v", err)
+		}
+	})
+	return faults
+}
+
+// untilDropped runs rounds of a transfer under loss, at least five and until three packets were dropped.
+func (c *testCase) untilDropped(transfer func(round int)) {
+	c.Helper()
+	faults := c.startLoss(false)
+	dropped := 0
+	for round := 0; round < 40 && (round < 5 || dropped < 3) && !c.Failed(); round++ {
+		transfer(round)
+		toUs, toGuest, err := faults.Counts(c.s.ctx)
+		if err != nil {
+			c.Fatal(err)
+		}
+		dropped = toUs.Dropped + toGuest.Dropped
+	}
+	c.note = fmt.Sprintf("dropped %d", dropped)
+	if dropped == 0 {
 		c.Error("nothing was dropped: the case has shown nothing")
 	}
 }

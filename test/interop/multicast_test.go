@@ -10,7 +10,7 @@ func (s *session) multicast(t *testing.T, bin binaries) {
 		return
 	}
 	const group = "239.77.1.1"
-	s.closePairs() // ours would have the port
+	s.closePeers() // ours would have the port
 	t.Run("multicast", func(t *testing.T) {
 		s.run(t, "multicast", "mckey sends, two of our queue pairs receive", func(c *testCase) {
 			us := c.begin(s.us, bin.mcast, "-addr", s.us.addr4, "-group", group, "-from", s.rxe.addr4, "-n", "1")

@@ -35,45 +35,35 @@ func (e *end) number() int {
 	return e.last
 }
 
-// pair is our peer and the guest's on one address family.
-type pair struct{ us, rxe *end }
-
-// pair returns the peers of a family, started when needed and again when one has died.
-func (s *session) pair(t testing.TB, family string) *pair {
-	t.Helper()
-	p := s.pairs[family]
-	if p == nil {
-		p = &pair{}
-		s.pairs[family] = p
-	}
-	for _, e := range []struct {
-		end  **end
-		side *side
-	}{{&p.us, s.us}, {&p.rxe, s.rxe}} {
-		if *e.end != nil && (*e.end).Alive() {
-			continue
-		}
-		peer, err := e.side.peer()
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := &end{Peer: peer, side: e.side}
-		n.gid = n.do(t, wire.Request{Op: "open", Addr: e.side.addr(family)}).GID
-		*e.end = n
-	}
-	return p
+// endKey says which peer an end is.
+type endKey struct {
+	side   *side
+	family string
+	newer  bool // of the guest's newer rdma-core
 }
 
-// closePairs ends all verbs peers.
-func (s *session) closePairs() {
-	for _, p := range s.pairs {
-		for _, e := range []*end{p.us, p.rxe} {
-			if e != nil {
-				e.Close()
-			}
-		}
+// end returns a verbs peer, started when needed and again when it has died.
+func (s *session) end(t testing.TB, k endKey) *end {
+	t.Helper()
+	if e := s.ends[k]; e != nil && e.Alive() {
+		return e
 	}
-	clear(s.pairs)
+	peer, err := k.side.peer(k.newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &end{Peer: peer, side: k.side}
+	e.gid = e.do(t, wire.Request{Op: "open", Addr: k.side.addr(k.family)}).GID
+	s.ends[k] = e
+	return e
+}
+
+// closePeers ends all verbs peers.
+func (s *session) closePeers() {
+	for _, e := range s.ends {
+		e.Close()
+	}
+	clear(s.ends)
 }
 
 // link says how two queue pairs are connected. The zero value is completed by connect.
@@ -88,6 +78,8 @@ type link struct {
 	minRNRTimer int // 5-bit code
 	spread      bool
 	service     string // RC (or empty), UC, UD
+	srq         int    // the responder's shared receive queue
+	newer       bool   // ATOMIC_WRITE and FLUSH are used: rxe's side needs the newer rdma-core
 }
 
 func (l link) role() string {
@@ -116,14 +108,14 @@ type conn struct {
 	rspQP    int
 	reqQPN   uint32
 	rspQPN   uint32
+	srq      int // the responder's
 	regions  []func()
 }
 
 // connect makes and connects the queue pairs; they are destroyed when the case ends. First PSNs are random, one in four near the wrap.
 func (c *testCase) connect(l link) *conn {
 	c.Helper()
-	p := c.s.pair(c, l.family)
-	n := &conn{c: c, req: p.us, rsp: p.rxe}
+	n := &conn{c: c, srq: l.srq, req: c.s.end(c, endKey{c.s.us, l.family, l.newer && c.s.us.rxe}), rsp: c.s.end(c, endKey{c.s.rxe, l.family, l.newer})}
 	if !l.weRequest {
 		n.req, n.rsp = n.rsp, n.req
 	}
@@ -136,8 +128,8 @@ func (c *testCase) connect(l link) *conn {
 	l.minRNRTimer = or(l.minRNRTimer, 14) // 1.28 ms
 	psn := [2]uint32{firstPSN(), firstPSN()}
 	n.reqQP, n.rspQP = n.req.number(), n.rsp.number()
-	reqQPN := n.req.do(c, wire.Request{Op: "qp", QP: n.reqQP, Depth: 128, Service: l.service}).QPN
-	rspQPN := n.rsp.do(c, wire.Request{Op: "qp", QP: n.rspQP, Depth: 128, Service: l.service}).QPN
+	reqQPN := n.req.do(c, wire.Request{Op: "qp", QP: n.reqQP, Depth: 128, Service: l.service, Extended: l.newer}).QPN
+	rspQPN := n.rsp.do(c, wire.Request{Op: "qp", QP: n.rspQP, Depth: 128, Service: l.service, SRQ: l.srq, Extended: l.newer}).QPN
 	n.reqQPN, n.rspQPN = reqQPN, rspQPN
 	c.Cleanup(n.destroy)
 	attrs := wire.Request{Op: "connect", MTU: l.mtu, AckTimeout: l.ackTimeout, Retry: l.retry, RNRRetry: l.rnrRetry, MinRNRTimer: l.minRNRTimer, RdAtomic: 4, Spread: l.spread, QKey: qkey}

@@ -16,9 +16,9 @@ type perfCase struct {
 	weServe bool
 	family  string
 	size    int
-	cmpSwap bool   // atomics
-	qps     int    // 0 for latency tests, which have one
-	root    string // of another Debian in the guest
+	cmpSwap bool // atomics
+	qps     int  // 0 for latency tests, which have one
+	newer   bool // perftest of the guest's newer Debian
 }
 
 var (
@@ -55,7 +55,7 @@ func (p perfCase) name() string {
 	if p.qps > 1 {
 		name += fmt.Sprintf(" %d QPs", p.qps)
 	}
-	if p.root != "" {
+	if p.newer {
 		name += " of Debian 13"
 	}
 	return name
@@ -122,9 +122,9 @@ func (s *session) perf(t *testing.T) {
 	if s.mode == full {
 		cases = append(perfFull(), perfSubset...)
 	}
-	if s.debian != "" {
+	if s.mode == full {
 		for _, p := range cases {
-			p.root = s.debian
+			p.newer = true
 			cases = append(cases, p)
 		}
 	}

@@ -79,7 +79,7 @@ func (s *session) rsockets(t *testing.T, bin binaries) {
 	if s.mode == full {
 		cases = rsocketFull()
 	}
-	s.closePairs() // ours would have the port
+	s.closePeers() // ours would have the port
 	t.Run("rsocket", func(t *testing.T) {
 		for _, p := range cases {
 			s.run(t, "rsocket", p.name(), func(c *testCase) { c.rsocket(p, bin.rsock) })

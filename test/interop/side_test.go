@@ -28,7 +28,7 @@ type side struct {
 	start        func(argv ...string) (program, error)
 	pingpong     func(p pingpongCase, port int, server string) ([]string, error) // server "" for the server itself
 	perf         func(p perfCase, port int, server string) ([]string, error)     // the same
-	peer         func() (*lab.Peer, error)
+	peer         func(newer bool) (*lab.Peer, error)                             // newer: of the guest's newer rdma-core
 }
 
 // addr is the side's address of a family.
@@ -81,15 +81,21 @@ func guestSide(ctx context.Context, name string, g *lab.Guest) *side {
 			return nil, err
 		}
 		argv := append([]string{"ib_" + p.test, "-d", "rxe0", "-x", fmt.Sprint(index), "-F"}, p.flags(port)...)
-		if p.root != "" {
-			argv = append([]string{"chroot", p.root}, argv...)
+		if p.newer {
+			argv = lab.InRoot(argv...)
 		}
 		if server != "" {
 			argv = append(argv, server)
 		}
 		return argv, nil
 	}
-	s.peer = func() (*lab.Peer, error) { return g.StartPeer(name, verbsPath) }
+	s.peer = func(newer bool) (*lab.Peer, error) {
+		argv := []string{"/usr/bin/python3", "-u", verbsPath}
+		if newer {
+			argv = lab.InRoot(argv...)
+		}
+		return g.StartPeer(name, argv...)
+	}
 	return s
 }
 
@@ -114,6 +120,6 @@ func ourSide(ns *lab.Netns, bin binaries) *side {
 		}
 		return argv, nil
 	}
-	s.peer = func() (*lab.Peer, error) { return ns.StartPeer(s.name, bin.peer) }
+	s.peer = func(bool) (*lab.Peer, error) { return ns.StartPeer(s.name, bin.peer) }
 	return s
 }

@@ -1,10 +1,12 @@
 """A verbs peer on an RDMA device: JSON requests on standard input, one per line, JSON answers on standard output.
 
 The requests are described in wire/verbs.go, which the other peer shares. Memory contents are SHAKE128 of a seed.
-It runs in the guest with pyverbs 44 (Debian 12) or later.
+It runs in the guest with pyverbs 44 (Debian 12) or later; ATOMIC_WRITE and FLUSH need 45.
 """
+import ctypes
 import hashlib
 import json
+import mmap
 import os
 import select
 import sys
@@ -15,12 +17,14 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 import pyverbs.enums as e
 
 DEVICE = 'rxe0'
 PORT = 1
+PMEM_ALIGN = 2 << 20
 GIDS = '/sys/class/infiniband/%s/ports/%d/gids/%d'
 
 ACCESS = {
@@ -60,6 +64,15 @@ STATUS = {
     9: 'remote invalid request error', 10: 'remote access error', 11: 'remote operation error', 12: 'transport retry counter exceeded',
     13: 'RNR retry counter exceeded',
 }
+EXTENDED = hasattr(e, 'IBV_WR_FLUSH')
+if EXTENDED:
+    ACCESS['flush_global'] = e.IBV_ACCESS_FLUSH_GLOBAL
+    ACCESS['flush_persistent'] = e.IBV_ACCESS_FLUSH_PERSISTENT
+    PLACEMENT = {'flush_global': e.IBV_FLUSH_GLOBAL, 'flush_persistent': e.IBV_FLUSH_PERSISTENT}
+    OPCODES[e.IBV_WC_ATOMIC_WRITE] = 'ATOMIC_WRITE'
+    OPCODES[e.IBV_WC_FLUSH] = 'FLUSH'
+    SEND_OPS = (e.IBV_QP_EX_WITH_SEND | e.IBV_QP_EX_WITH_RDMA_WRITE | e.IBV_QP_EX_WITH_RDMA_READ
+                | e.IBV_QP_EX_WITH_ATOMIC_WRITE | e.IBV_QP_EX_WITH_FLUSH)
 SERVICES = {'': e.IBV_QPT_RC, 'RC': e.IBV_QPT_RC, 'UC': e.IBV_QPT_UC, 'UD': e.IBV_QPT_UD}
 STATES = {
     e.IBV_QPS_RESET: 'RESET', e.IBV_QPS_INIT: 'INIT', e.IBV_QPS_RTR: 'RTR', e.IBV_QPS_RTS: 'RTS',
@@ -85,7 +98,9 @@ class Peer:
         self.mrs = {}
         self.mws = {}
         self.qps = {}
+        self.srqs = {}
         self.ahs = {}
+        self.pmem = None
 
     def open(self, r):
         self.gid_index = None
@@ -108,10 +123,21 @@ class Peer:
         return {'gid': want, 'mtu': mtu}
 
     def mr(self, r):
-        m = MR(self.pd, r['len'], access(r.get('access')))
+        address = None
+        if 'flush_persistent' in r.get('access', []):
+            address = self.persistent()
+        m = MR(self.pd, r['len'], access(r.get('access')), address)
         m.write(bytes(r['len']), r['len'], 0)
         self.mrs[r['mr']] = m
         return {'va': m.buf, 'rkey': m.rkey}
+
+    def persistent(self):
+        """The address of the machine's persistent memory, which rxe wants for regions that can be flushed to it."""
+        if self.pmem is None:
+            fd = os.open('/dev/dax0.0', os.O_RDWR)
+            self.pmem = mmap.mmap(fd, PMEM_ALIGN)
+            os.close(fd)
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.pmem))
 
     def mw(self, r):
         w = MW(self.pd, e.IBV_MW_TYPE_1 if r['type'] == 1 else e.IBV_MW_TYPE_2)
@@ -122,10 +148,22 @@ class Peer:
         s = wr['sges'][0]
         return MWBindInfo(self.mrs[s['mr']], self.mrs[s['mr']].buf + s['off'], s['len'], access(wr.get('access')))
 
+    def srq(self, r):
+        self.srqs[r['srq']] = SRQ(self.pd, SrqInitAttr(SrqAttr(max_wr=r['depth'], max_sge=4)))
+        return {}
+
+    def limit(self, r):
+        self.srqs[r['srq']].modify(SrqAttr(srq_limit=r['n']), e.IBV_SRQ_LIMIT)
+        return {}
+
     def qp(self, r):
         depth = r.get('depth', 64)
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=4, max_recv_sge=4)
-        q = QP(self.pd, QPInitAttr(qp_type=SERVICES[r.get('service', '')], scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
+        how = {'qp_type': SERVICES[r.get('service', '')], 'scq': self.cq, 'rcq': self.cq, 'srq': self.srqs.get(r.get('srq')), 'cap': cap, 'sq_sig_all': 1}
+        if r.get('extended'):
+            q = QPEx(self.ctx, QPInitAttrEx(pd=self.pd, send_ops_flags=SEND_OPS, comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, **how))
+        else:
+            q = QP(self.pd, QPInitAttr(**how))
         self.qps[r['qp']] = q
         return {'qpn': q.qp_num}
 
@@ -191,13 +229,36 @@ class Peer:
             sg = self.sges(wr)
             head = RecvWR(wr['id'], len(sg), sg, head)
             alive.append(head)
-        self.qps[r['qp']].post_recv(head)
+        queue = self.srqs[r['srq']] if r.get('srq') else self.qps[r['qp']]
+        queue.post_recv(head)
         return {}
+
+    def send_extended(self, qp, wr):
+        """ATOMIC_WRITE and FLUSH exist in the newer way of posting only."""
+        qp.wr_start()
+        qp.wr_id = wr['id']
+        qp.wr_flags = e.IBV_SEND_SIGNALED
+        if wr['verb'] == 'FLUSH':
+            placement = 0
+            for n in wr['access']:
+                placement |= PLACEMENT[n]
+            qp.wr_flush(wr.get('rkey', 0), wr.get('raddr', 0), wr.get('len', 0), placement, e.IBV_FLUSH_RANGE if wr.get('len') else e.IBV_FLUSH_MR)
+        else:
+            s = wr['sges'][0]
+            qp.wr_atomic_write(wr.get('rkey', 0), wr.get('raddr', 0), self.mrs[s['mr']].read(s['len'], s['off']))
+        qp.wr_complete()
 
     def send(self, r):
         head = None
         alive = []
         answer = {}
+        if any(wr['verb'] in ('ATOMIC_WRITE', 'FLUSH') for wr in r['wrs']):
+            for wr in r['wrs']:
+                if wr['verb'] in ('ATOMIC_WRITE', 'FLUSH'):
+                    self.send_extended(self.qps[r['qp']], wr)
+                else:
+                    self.send({'qp': r['qp'], 'wrs': [wr]})
+            return answer
         for wr in reversed(r['wrs']):
             if wr['verb'] == 'BIND_MW':
                 mw, kind = self.mws[wr['mw']]
@@ -266,6 +327,8 @@ class Peer:
             self.mws.pop(r['mw'])[0].close()
         if r.get('mr'):
             self.mrs.pop(r['mr']).close()
+        if r.get('srq'):
+            self.srqs.pop(r['srq']).close()
         if r.get('ah'):
             self.ahs.pop(r['ah']).close()
         return {}
@@ -297,9 +360,8 @@ def gid_text(addr):
     """The GID of an IPv4 or IPv6 address as the kernel prints it."""
     import ipaddress
     ip = ipaddress.ip_address(addr)
-    if ip.version == 4:
-        ip = ipaddress.IPv6Address(b'\0' * 10 + b'\xff\xff' + ip.packed)
-    return ip.exploded
+    packed = ip.packed if ip.version == 6 else b'\0' * 10 + b'\xff\xff' + ip.packed
+    return packed.hex(':', 2)
 
 
 def async_fd():

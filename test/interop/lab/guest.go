@@ -27,12 +27,14 @@ type Guest struct {
 	logs   *console
 }
 
-// GuestConfig says how to boot. Agent is the path of the static agent binary. Log, if set, is told about retries.
+// GuestConfig says how to boot. Agent is the path of the static agent binary. Log, if set, is told about retries. The folder Root, if set,
+// is another system whose programs can be run (see InRoot).
 type GuestConfig struct {
 	Kernel *Kernel
 	Netns  *Netns
 	Index  int // number of the guest in the namespace, from 0
 	Agent  string
+	Root   string
 	Log    func(format string, args ...any)
 }
 
@@ -79,15 +81,19 @@ func bootOnce(ctx context.Context, c GuestConfig) (_ *Guest, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	g.qemu, err = StartProcess(g.logs, c.Netns.Argv("qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-smp", "2",
+	argv := []string{"qemu-system-x86_64",
+		"-machine", "pc,nvdimm=on", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024,slots=1,maxmem=2G", "-smp", "2",
 		"-kernel", image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
 		"-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-nic", "none",
 		"-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap",
-		"-virtfs", "local,path="+c.Kernel.Modules()+",mount_tag=modules,security_model=none,readonly=on",
-		"-netdev", "tap,id=n0,script=no,downscript=no,ifname="+Tap(c.Index),
-		"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,romfile=,mac=52:54:00:77:00:%02x,host_mtu=%d", 2+c.Index, LinkMTU))...)
-	if err != nil {
+		"-virtfs", "local,path=" + c.Kernel.Modules() + ",mount_tag=modules,security_model=none,readonly=on",
+		"-netdev", "tap,id=n0,script=no,downscript=no,ifname=" + Tap(c.Index),
+		"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,romfile=,mac=52:54:00:77:00:%02x,host_mtu=%d", 2+c.Index, LinkMTU),
+		"-object", "memory-backend-ram,id=pmem,size=64M", "-device", "nvdimm,memdev=pmem"}
+	if c.Root != "" {
+		argv = append(argv, "-virtfs", "local,path="+c.Root+",mount_tag="+rootTag+",security_model=none,readonly=on")
+	}
+	if g.qemu, err = StartProcess(g.logs, c.Netns.Argv(argv...)...); err != nil {
 		return nil, err
 	}
 	timeout := time.NewTimer(bootTimeout)
@@ -104,8 +110,23 @@ func bootOnce(ctx context.Context, c GuestConfig) (_ *Guest, err error) {
 	if err := g.Ping(); err != nil {
 		return nil, fmt.Errorf("the agent does not answer: %w; console: %s", err, lastLines(g.Console(), 15))
 	}
+	if c.Root != "" {
+		if _, err := g.Run(ctx, "sh", "-c", mountRoot, rootTag); err != nil {
+			return nil, err
+		}
+	}
 	return g, nil
 }
+
+// The other system of a guest: the tag of its share, which is also its folder's name, and what makes it usable there.
+const (
+	rootTag   = "newer"
+	mountRoot = `mkdir /$0 && mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro $0 /$0 || exit 1
+		for d in dev proc sys tmp; do mount --rbind /$d /$0/$d || exit 1; done`
+)
+
+// InRoot is the command line that runs a program of the guest's other system.
+func InRoot(argv ...string) []string { return append([]string{"chroot", "/" + rootTag}, argv...) }
 
 // console keeps what the guest prints and notices the agent's ready line.
 type console struct {

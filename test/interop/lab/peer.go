@@ -27,10 +27,10 @@ type Peer struct {
 // peerTimeout bounds one answer beyond the time that the request itself may wait.
 const peerTimeout = 60 * time.Second
 
-// StartPeer starts a verbs peer in the guest: python3 running the script at path.
-func (g *Guest) StartPeer(name, path string) (*Peer, error) {
+// StartPeer starts a verbs peer in the guest.
+func (g *Guest) StartPeer(name string, argv ...string) (*Peer, error) {
 	pr, pw := io.Pipe()
-	r, err := g.Start(pw, "/usr/bin/python3", "-u", path)
+	r, err := g.Start(pw, argv...)
 	if err != nil {
 		return nil, err
 	}

@@ -12,12 +12,14 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/test/interop/wire"
 )
 
 func main() {
-	p := &peer{mrs: map[int]*roce.MR{}, mws: map[int]*roce.MW{}, qps: map[int]*roce.QP{}, ahs: map[int]*roce.AH{}}
+	p := &peer{mrs: map[int]*roce.MR{}, mws: map[int]*roce.MW{}, qps: map[int]*roce.QP{}, srqs: map[int]*roce.SRQ{}, ahs: map[int]*roce.AH{}}
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	out := json.NewEncoder(os.Stdout)
@@ -43,13 +45,14 @@ func main() {
 
 // peer is an open device with its objects by number.
 type peer struct {
-	dev *roce.Device
-	pd  *roce.PD
-	cq  *roce.CQ
-	mrs map[int]*roce.MR
-	mws map[int]*roce.MW
-	qps map[int]*roce.QP
-	ahs map[int]*roce.AH
+	dev  *roce.Device
+	pd   *roce.PD
+	cq   *roce.CQ
+	mrs  map[int]*roce.MR
+	mws  map[int]*roce.MW
+	qps  map[int]*roce.QP
+	srqs map[int]*roce.SRQ
+	ahs  map[int]*roce.AH
 
 	datagram roce.WC // the last datagram received
 }
@@ -59,7 +62,7 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 	if p.dev == nil && r.Op != "open" && r.Op != "quit" {
 		return res, errors.New("no device is open")
 	}
-	mr, qp := p.mrs[r.MR], p.qps[r.QP]
+	mr, qp, srq := p.mrs[r.MR], p.qps[r.QP], p.srqs[r.SRQ]
 	switch r.Op {
 	case "word", "setword":
 		if mr == nil || r.Off < 0 || r.Off&7 != 0 || r.Off+8 > len(mr.Bytes()) {
@@ -69,9 +72,13 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 		if mr == nil || r.Off < 0 || r.Len < 0 || r.Off+r.Len > len(mr.Bytes()) {
 			return res, fmt.Errorf("no memory region %d with bytes %d to %d", r.MR, r.Off, r.Off+r.Len)
 		}
-	case "connect", "recv", "send", "state", "arm", "migrate":
+	case "connect", "send", "state", "arm", "migrate":
 		if qp == nil {
 			return res, fmt.Errorf("no queue pair %d", r.QP)
+		}
+	case "limit", "recv":
+		if srq == nil && (qp == nil || r.Op == "limit") {
+			return res, fmt.Errorf("no queue pair %d and no shared receive queue %d", r.QP, r.SRQ)
 		}
 	}
 	switch r.Op {
@@ -81,6 +88,11 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 		return p.register(r)
 	case "mw":
 		return p.window(r)
+	case "srq":
+		p.srqs[r.SRQ], err = p.pd.CreateSRQ(roce.SRQConfig{MaxWR: r.Depth})
+		return res, err
+	case "limit":
+		return res, srq.Modify(roce.SRQAttr{Limit: r.N}, roce.SRQLimit)
 	case "qp":
 		return p.create(r)
 	case "connect":
@@ -99,7 +111,10 @@ func (p *peer) do(r *wire.Request) (res wire.Response, err error) {
 	case "word":
 		res.Word = mr.LoadUint64(r.Off)
 	case "recv":
-		return res, p.postRecv(qp, r.WRs)
+		if srq != nil {
+			return res, p.postRecv(srq.PostRecv, r.WRs)
+		}
+		return res, p.postRecv(qp.PostRecv, r.WRs)
 	case "send":
 		return p.postSend(qp, r.WRs)
 	case "poll":
@@ -158,12 +173,32 @@ func (p *peer) register(r *wire.Request) (res wire.Response, err error) {
 	if err != nil {
 		return res, err
 	}
-	mr, err := p.pd.RegisterMR(make([]byte, r.Len), acc)
+	mem := make([]byte, r.Len)
+	if acc&roce.FlushPersistent != 0 {
+		if mem, err = persistent(r.Len); err != nil {
+			return res, err
+		}
+	}
+	mr, err := p.pd.RegisterMR(mem, acc)
 	if err != nil {
 		return res, err
 	}
 	p.mrs[r.MR] = mr
 	return wire.Response{VA: mr.Addr(), RKey: mr.RKey()}, nil
+}
+
+// persistent is memory that the mapping of a file is; it stays until the program ends.
+func persistent(n int) ([]byte, error) {
+	f, err := os.CreateTemp("", "goroce-peer-")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	defer os.Remove(f.Name())
+	if err := f.Truncate(int64(n)); err != nil {
+		return nil, err
+	}
+	return unix.Mmap(int(f.Fd()), 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
 func (p *peer) window(r *wire.Request) (res wire.Response, err error) {
@@ -176,7 +211,7 @@ func (p *peer) window(r *wire.Request) (res wire.Response, err error) {
 }
 
 func (p *peer) create(r *wire.Request) (res wire.Response, err error) {
-	qp, err := p.pd.CreateQP(roce.QPConfig{Type: services[r.Service], SendCQ: p.cq, MaxSendWR: r.Depth, MaxRecvWR: r.Depth, SigAll: true})
+	qp, err := p.pd.CreateQP(roce.QPConfig{Type: services[r.Service], SendCQ: p.cq, MaxSendWR: r.Depth, MaxRecvWR: r.Depth, SRQ: p.srqs[r.SRQ], SigAll: true})
 	if err != nil {
 		return res, err
 	}
@@ -196,6 +231,10 @@ func (p *peer) destroy(r *wire.Request) error {
 	if mw := p.mws[r.MW]; mw != nil {
 		delete(p.mws, r.MW)
 		return mw.Dealloc()
+	}
+	if srq := p.srqs[r.SRQ]; srq != nil {
+		delete(p.srqs, r.SRQ)
+		return srq.Destroy()
 	}
 	if ah := p.ahs[r.AH]; ah != nil {
 		delete(p.ahs, r.AH)

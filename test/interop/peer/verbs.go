@@ -16,6 +16,9 @@ var accessNames = map[string]roce.Access{
 	"remote_read":   roce.RemoteRead,
 	"remote_atomic": roce.RemoteAtomic,
 	"mw_bind":       roce.MWBind,
+
+	"flush_global":     roce.FlushGlobal,
+	"flush_persistent": roce.FlushPersistent,
 }
 
 func access(names []string) (acc roce.Access, err error) {
@@ -40,6 +43,9 @@ var verbs = map[string]roce.WROpcode{
 	"LOCAL_INV": roce.WRLocalInv,
 	"FETCH_ADD": roce.WRAtomicFetAdd,
 	"CMP_SWAP":  roce.WRAtomicCmpSwp,
+	"FLUSH":     roce.WRFlush,
+
+	"ATOMIC_WRITE": roce.WRAtomicWrite,
 }
 
 var opcodeNames = map[roce.WCOpcode]string{
@@ -50,6 +56,8 @@ var opcodeNames = map[roce.WCOpcode]string{
 	roce.WCLocalInv:        "LOCAL_INV",
 	roce.WCFetchAdd:        "FETCH_ADD",
 	roce.WCCompSwap:        "CMP_SWAP",
+	roce.WCAtomicWrite:     "ATOMIC_WRITE",
+	roce.WCFlush:           "FLUSH",
 	roce.WCRecv:            "RECV",
 	roce.WCRecvRDMAWithImm: "RECV_IMM",
 }
@@ -64,6 +72,7 @@ var eventNames = map[roce.EventType]string{
 	roce.EventDeviceFatal: "DEVICE_FATAL",
 	roce.EventPathMig:     "PATH_MIG",
 	roce.EventPathMigErr:  "PATH_MIG_ERR",
+	roce.EventSRQLimit:    "SRQ_LIMIT_REACHED",
 }
 
 var services = map[string]roce.QPType{"": roce.RC, "RC": roce.RC, "UC": roce.UC, "UD": roce.UD}
@@ -146,7 +155,7 @@ func (p *peer) sges(pieces []wire.SGE) (sges []roce.SGE, err error) {
 	return sges, nil
 }
 
-func (p *peer) postRecv(qp *roce.QP, wrs []wire.WR) error {
+func (p *peer) postRecv(post func(...roce.RecvWR) error, wrs []wire.WR) error {
 	var list []roce.RecvWR
 	for _, wr := range wrs {
 		sges, err := p.sges(wr.SGEs)
@@ -155,7 +164,7 @@ func (p *peer) postRecv(qp *roce.QP, wrs []wire.WR) error {
 		}
 		list = append(list, roce.RecvWR{ID: wr.ID, SGE: sges})
 	}
-	return qp.PostRecv(list...)
+	return post(list...)
 }
 
 // bind binds a window to the piece of its request, under its next key.
@@ -180,6 +189,23 @@ func (p *peer) bind(qp *roce.QP, wr wire.WR, list []roce.SendWR) ([]roce.SendWR,
 	}), nil
 }
 
+// flush is what a FLUSH is about; for other verbs it means nothing.
+func flush(wr wire.WR) roce.Flush {
+	f := roce.Flush{Length: uint32(wr.Len)}
+	if wr.Len == 0 {
+		f.Level = roce.FlushMR
+	}
+	for _, n := range wr.Access {
+		switch n {
+		case "flush_global":
+			f.Placement |= roce.PlaceGlobal
+		case "flush_persistent":
+			f.Placement |= roce.PlacePersistent
+		}
+	}
+	return f
+}
+
 func (p *peer) postSend(qp *roce.QP, wrs []wire.WR) (res wire.Response, err error) {
 	var list []roce.SendWR
 	for _, wr := range wrs {
@@ -198,7 +224,7 @@ func (p *peer) postSend(qp *roce.QP, wrs []wire.WR) (res wire.Response, err erro
 			return res, err
 		}
 		list = append(list, roce.SendWR{ID: wr.ID, Opcode: op, Flags: roce.Signaled, SGE: sges, Imm: wr.Imm, RemoteAddr: wr.RemoteVA, RKey: wr.RKey, InvalidateRKey: wr.Inv,
-			AH: p.ahs[wr.AH], RemoteQPN: ib.QPN(wr.QPN), QKey: wr.QKey, CompareAdd: wr.Compare, Swap: wr.Swap})
+			Flush: flush(wr), AH: p.ahs[wr.AH], RemoteQPN: ib.QPN(wr.QPN), QKey: wr.QKey, CompareAdd: wr.Compare, Swap: wr.Swap})
 	}
 	err = qp.PostSend(list...)
 	if n := len(wrs); err == nil && n > 0 && wrs[n-1].Verb == "BIND_MW" {

@@ -6,9 +6,11 @@ import "crypto/sha3"
 // standard output. Objects are named by small numbers that the harness chooses. Op is one of:
 //
 //	open     Addr: open the device that owns this local address; answers GID, MTU (bytes, the largest path MTU)
-//	mr       MR, Len, Access: register fresh zeroed memory; answers VA and RKey
+//	mr       MR, Len, Access: register fresh zeroed memory, persistent if Access has flush_persistent; answers VA and RKey
 //	mw       MW, Type (1 or 2): allocate a memory window; answers RKey
-//	qp       QP, Depth, Service: create a queue pair, state RESET; answers QPN
+//	srq      SRQ, Depth: create a shared receive queue
+//	limit    SRQ, N: arm its limit event
+//	qp       QP, Depth, Service, SRQ, Extended: create a queue pair, state RESET; answers QPN
 //	connect  QP and the attributes that its service needs: RESET, INIT, RTR, RTS
 //	ah       AH, DestGID: create an address handle
 //	back     AH, MR, Off: create one for the sender of the datagram that was received last, by the 40 bytes at Off
@@ -16,7 +18,7 @@ import "crypto/sha3"
 //	check    MR, Off, Len, Seed (or Byte): compare; answers Bad (how many bytes differ) and First (offset of the first)
 //	setword  MR, Off, Word: store a word in host order
 //	word     MR, Off: answers Word
-//	recv     QP, WRs: post receives as one list
+//	recv     QP or SRQ, WRs: post receives as one list
 //	send     QP, WRs: post send requests as one list; answers RKey if the last is a BIND_MW: the window's new key. The bind of a
 //	         window of type 1 is a list of its own
 //	poll     N, TimeoutMS: wait for N completions; answers those that came
@@ -24,7 +26,7 @@ import "crypto/sha3"
 //	state    QP: answers State and PathMigState
 //	arm      QP, SrcPort: load an alternate path from this source port and rearm (only on this stack, as migrate)
 //	migrate  QP: change to the alternate path
-//	destroy  QP, MR, MW or AH (the one that is not 0)
+//	destroy  QP, SRQ, MR, MW or AH (the one that is not 0)
 //	quit     end the program
 type Request struct {
 	Op      string   `json:"op"`
@@ -34,14 +36,17 @@ type Request struct {
 	Type    int      `json:"type,omitempty"`
 	QP      int      `json:"qp,omitempty"`
 	AH      int      `json:"ah,omitempty"`
+	SRQ     int      `json:"srq,omitempty"`
 	Depth   int      `json:"depth,omitempty"`
 	Service string   `json:"service,omitempty"` // RC (or empty), UC, UD
-	Access  []string `json:"access,omitempty"`  // local_write, remote_write, remote_read, remote_atomic, mw_bind
+	Access  []string `json:"access,omitempty"`  // local_write, remote_write, remote_read, remote_atomic, mw_bind, flush_global, flush_persistent
 	Off     int      `json:"off,omitempty"`
 	Len     int      `json:"len,omitempty"`
 	Seed    string   `json:"seed,omitempty"`
 	Byte    byte     `json:"byte,omitempty"`
 	Word    uint64   `json:"word,omitempty"`
+
+	Extended bool `json:"extended,omitempty"` // the queue pair takes ATOMIC_WRITE and FLUSH: needs rdma-core 45
 
 	// Attributes of connect. MTU is in bytes, AckTimeout and MinRNRTimer are the wire's 5-bit codes, RdAtomic bounds READs in both roles.
 	MTU         int    `json:"mtu,omitempty"`
@@ -66,7 +71,7 @@ type Request struct {
 // WR is a send or receive work request. Verb, RemoteVA, RKey and Imm are for sends only.
 type WR struct {
 	ID       uint64 `json:"id"`
-	Verb     string `json:"verb,omitempty"` // SEND, SEND_IMM, SEND_INV, WRITE, WRITE_IMM, READ, FETCH_ADD, CMP_SWAP, BIND_MW, LOCAL_INV
+	Verb     string `json:"verb,omitempty"` // SEND, SEND_IMM, SEND_INV, WRITE, WRITE_IMM, READ, FETCH_ADD, CMP_SWAP, ATOMIC_WRITE, FLUSH, BIND_MW, LOCAL_INV
 	SGEs     []SGE  `json:"sges,omitempty"`
 	RemoteVA uint64 `json:"raddr,omitempty"`
 	RKey     uint32 `json:"rkey,omitempty"`
@@ -76,7 +81,8 @@ type WR struct {
 
 	Inv    uint32   `json:"inv,omitempty"`    // the key that SEND_INV and LOCAL_INV close
 	MW     int      `json:"mw,omitempty"`     // BIND_MW: the window, bound to the piece that SGEs has
-	Access []string `json:"access,omitempty"` // BIND_MW: its rights
+	Access []string `json:"access,omitempty"` // BIND_MW: its rights; FLUSH: flush_global, flush_persistent or both
+	Len    int      `json:"len,omitempty"`    // FLUSH: bytes from RemoteVA; 0 for the whole region
 
 	// The destination of a datagram.
 	AH   int    `json:"ah,omitempty"`
@@ -91,7 +97,7 @@ type SGE struct {
 	Len int `json:"len"`
 }
 
-// WC is a completion. Status is libibverbs' number; Opcode is one of SEND, WRITE, READ, FETCH_ADD, CMP_SWAP, BIND_MW, LOCAL_INV, RECV, RECV_IMM and means something only when
+// WC is a completion. Status is libibverbs' number; Opcode is one of SEND, WRITE, READ, FETCH_ADD, CMP_SWAP, ATOMIC_WRITE, FLUSH, BIND_MW, LOCAL_INV, RECV, RECV_IMM and means something only when
 // Status is 0; Len is meaningful for receives and READs.
 type WC struct {
 	ID     uint64 `json:"id"`
