@@ -91,17 +91,39 @@ func TestFullIsTheWholeProduct(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	got := table([]result{
-		{"6.1", "verbs", "a", true, 1500 * time.Millisecond, ""},
-		{"7.2", "verbs", "a", false, time.Second, ""},
-		{"7.2", "loss", "b", true, time.Second, "dropped 3"},
-	}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	send, flush, theirs := use{"RC SEND", false}, use{"RC FLUSH global", true}, use{"ib_send_bw of perftest 4.5", true}
+	results := []result{
+		{"6.1", "verbs", "a", true, 1500 * time.Millisecond, "", []use{send}},
+		{"6.1", "loss", "c", true, 0, "", []use{send}},
+		{"7.2", "verbs", "a", false, time.Second, "", []use{send}},
+		{"7.2", "loss", "b", true, time.Second, "dropped 3", []use{flush, theirs}},
+	}
+	passed := map[ownTest]bool{}
+	for _, o := range operations {
+		for _, test := range o.lack.own() {
+			passed[test] = test.name != "TestMigration"
+		}
+	}
+	got := table(results, passed, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	for _, want := range []string{
-		"Run on 2026-01-02", "2 of 3 cases passed",
+		"Run on 2026-01-02", "3 of 4 cases passed",
 		"| verbs | a | ok 1.5 s | **failed** |", "| loss | b | not run | ok 1.0 s, dropped 3 |", "| | seconds in all | 2 | 2 |",
+		"| RC SEND | us | 2 of 2 (verbs, loss) | **0 of 1** (verbs) |  |", "| RC SEND | rxe | **not run** | **not run** |  |",
+		"| RC FLUSH global | rxe | rxe lacks it | 1 of 1 (loss) | came with Linux 6.2; IBTA A19; transport TestResponderFlush ok;",
+		"| XRC | rxe | rxe lacks it | rxe lacks it |", "roce TestMigration **not passed** |",
+		"| ib_send_bw of perftest 4.5 | it | not run | 1 of 1 (loss) |",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the table lacks %q:\n%s", want, got)
+		}
+	}
+	missing := strings.Join(uncovered(results, kernelsOf(results)), "\n")
+	for operation, want := range map[string]bool{
+		"RC SEND posted by rxe false on 6.1": false, "RC SEND posted by rxe true on 6.1": true,
+		"RC FLUSH global posted by rxe false on 6.1": false, "RC FLUSH global posted by rxe false on 7.2": true, "XRC posted by rxe true on 7.2": false,
+	} {
+		if strings.Contains(missing, operation) != want {
+			t.Errorf("%q is missing: want %t in\n%s", operation, want, missing)
 		}
 	}
 }

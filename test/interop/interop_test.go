@@ -85,7 +85,7 @@ func TestInterop(t *testing.T) {
 	}
 	// Only a run of everything makes a table, with its failures if it has any.
 	if run := flag.Lookup("test.run").Value.String(); mode == full && ctx.Err() == nil && (run == "" || run == "TestInterop") {
-		writeTable(t, filepath.Join(root(t), "docs/interop.md"), results, time.Now())
+		writeTable(t, filepath.Join(root(t), "docs/interop.md"), results, runOwnTests(t, ctx), time.Now())
 	}
 }
 
@@ -150,6 +150,7 @@ type result struct {
 	ok                  bool
 	took                time.Duration
 	note                string
+	uses                []use
 }
 
 // session is one kernel's guest and everything around it.
@@ -283,7 +284,7 @@ func (s *session) run(t *testing.T, group, name string, f func(c *testCase)) {
 			if c.captured == "" {
 				s.capture.EndCase()
 			}
-			s.results = append(s.results, result{s.kernel.Release, group, name, !t.Failed(), took, c.note})
+			s.results = append(s.results, result{s.kernel.Release, group, name, !t.Failed(), took, c.note, c.uses})
 			if !t.Failed() {
 				os.RemoveAll(c.dir)
 				os.Remove(filepath.Dir(c.dir)) // only if it is empty
@@ -308,6 +309,7 @@ type testCase struct {
 	dir      string
 	note     string // for the table
 	captured string // the capture's path once it has been closed
+	uses     []use
 }
 
 // packets ends the case's capture and returns its path.

@@ -13,12 +13,14 @@ func (s *session) multicast(t *testing.T, bin binaries) {
 	s.closePeers() // ours would have the port
 	t.Run("multicast", func(t *testing.T) {
 		s.run(t, "multicast", "mckey sends, two of our queue pairs receive", func(c *testCase) {
+			c.use(usesMulticast, true)
 			us := c.begin(s.us, bin.mcast, "-addr", s.us.addr4, "-group", group, "-from", s.rxe.addr4, "-n", "1")
 			c.says(us, "joined")
 			c.ends(c.begin(s.rxe, "mckey", "-m", group, "-b", s.rxe.addr4, "-s", "-C", "1"))
 			c.ends(us)
 		})
 		s.run(t, "multicast", "we send, mckey receives", func(c *testCase) {
+			c.use(usesMulticast, false)
 			mckey := c.begin(s.rxe, "mckey", "-m", group, "-b", s.rxe.addr4)
 			c.begin(s.us, bin.mcast, "-addr", s.us.addr4, "-group", group, "-n", "4000") // until mckey has what it wants
 			c.ends(mckey)

@@ -17,11 +17,17 @@ type end struct {
 	side *side
 	gid  string
 	last int // the last object number given out
+
+	services map[int]string // of queue pairs
+	windows  map[int]int    // types of memory windows
 }
 
 // do sends a request that must succeed.
 func (e *end) do(t testing.TB, r wire.Request) wire.Response {
 	t.Helper()
+	if c, ok := t.(*testCase); ok {
+		e.note(c, r)
+	}
 	res, err := e.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +58,7 @@ func (s *session) end(t testing.TB, k endKey) *end {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &end{Peer: peer, side: k.side}
+	e := &end{Peer: peer, side: k.side, services: map[int]string{}, windows: map[int]int{}}
 	e.gid = e.do(t, wire.Request{Op: "open", Addr: k.side.addr(k.family)}).GID
 	s.ends[k] = e
 	return e

@@ -123,7 +123,7 @@ func (s *session) perf(t *testing.T) {
 		cases = append(perfFull(), perfSubset...)
 	}
 	if s.mode == full {
-		for _, p := range cases {
+		for _, p := range perfSubset {
 			p.newer = true
 			cases = append(cases, p)
 		}
@@ -137,6 +137,14 @@ func (s *session) perf(t *testing.T) {
 			}
 		}
 	})
+}
+
+func (p perfCase) program() string {
+	version := "4.5"
+	if p.newer {
+		version = "25.01"
+	}
+	return "ib_" + p.test + " of perftest " + version
 }
 
 func (p perfCase) server() bool { return p.weServe }

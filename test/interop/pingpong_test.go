@@ -163,6 +163,8 @@ const stall = 400 * time.Millisecond
 
 // match is a case with a program on each side; the two find each other over TCP.
 type match interface {
+	// program is what plays on rxe's side.
+	program() string
 	// server returns whether this stack is the server.
 	server() bool
 	// argv is the command line of a side; at is empty for the server, its address for the client.
@@ -173,6 +175,7 @@ type match interface {
 
 // play runs the case, and once more if a retry limit was reached while the guest did not even answer its agent's heartbeat.
 func (c *testCase) play(m match) {
+	c.use(m.program(), !m.server())
 	for try := 1; ; try++ {
 		beat := c.s.guest.StartHeartbeat(50 * time.Millisecond)
 		problems := strings.Join(c.playOnce(m), "\n")
@@ -254,7 +257,8 @@ func (c *testCase) start(s *side, m match, server string) program {
 	return prog
 }
 
-func (p pingpongCase) server() bool { return p.weServe }
+func (p pingpongCase) program() string { return "ibv_" + p.transport() + "_pingpong" }
+func (p pingpongCase) server() bool    { return p.weServe }
 
 func (p pingpongCase) argv(s *side, port int, at string) ([]string, error) {
 	return s.pingpong(p, port, at)

@@ -77,11 +77,15 @@ func (d *datagramTalk) receive(e *end, qp int, r region, id, size int) {
 	e.do(d.c, wire.Request{Op: "recv", QP: qp, WRs: []wire.WR{{ID: uint64(id), SGEs: r.sges(0, ib.GRHSize+size, 1)}}})
 }
 
-// send sends size bytes of the requester's memory as one datagram.
+// send sends size bytes of the requester's memory as one datagram, with immediate data unless imm is 0.
 func (d *datagramTalk) send(size int, imm, key uint32) {
 	d.c.Helper()
 	d.src.fill(d.c, 0, size, fmt.Sprint("datagram ", size), 0)
-	d.req.do(d.c, wire.Request{Op: "send", QP: d.reqQP, WRs: []wire.WR{{ID: 1, Verb: "SEND_IMM", Imm: imm, SGEs: d.src.sges(0, size, 1), AH: d.ah, QPN: d.rspQPN, QKey: key}}})
+	verb := "SEND_IMM"
+	if imm == 0 {
+		verb = "SEND"
+	}
+	d.req.do(d.c, wire.Request{Op: "send", QP: d.reqQP, WRs: []wire.WR{{ID: 1, Verb: verb, Imm: imm, SGEs: d.src.sges(0, size, 1), AH: d.ah, QPN: d.rspQPN, QKey: key}}})
 	if wc := d.poll(d.req, 1, 30000)[0]; wc.Status != 0 || wc.Opcode != "SEND" {
 		d.c.Fatalf("requester (%s): completion %+v", d.req.Name, wc)
 	}
@@ -91,7 +95,7 @@ func (d *datagramTalk) send(size int, imm, key uint32) {
 func (d *datagramTalk) received(id, size int, imm uint32) {
 	d.c.Helper()
 	wc := d.poll(d.rsp, 1, 30000)[0]
-	want := wire.WC{ID: uint64(id), Opcode: "RECV", Text: wc.Text, Len: ib.GRHSize + size, HasImm: true, Imm: imm, QPN: wc.QPN, GRH: true, SrcQP: d.reqQPN}
+	want := wire.WC{ID: uint64(id), Opcode: "RECV", Text: wc.Text, Len: ib.GRHSize + size, HasImm: imm != 0, Imm: imm, QPN: wc.QPN, GRH: true, SrcQP: d.reqQPN}
 	if wc != want {
 		d.c.Fatalf("responder (%s): completion %+v, want %+v", d.rsp.Name, wc, want)
 	}
@@ -99,13 +103,15 @@ func (d *datagramTalk) received(id, size int, imm uint32) {
 	d.dst.check(d.c, "guard", ib.GRHSize+size, ib.GRHSize, "", guardByte)
 }
 
-// datagrams sends one of each size. When we receive, the answer goes to the address that the 40 bytes tell.
+// datagrams sends two of each size. When we receive, the answer goes to the address that the 40 bytes tell.
 func (c *testCase) datagrams(l link) {
 	d := c.datagramTalk(l)
 	for i, size := range udSizes {
-		d.receive(d.rsp, d.rspQP, d.dst, 100+i, size)
-		d.send(size, 0x80ff0100+uint32(i), qkey)
-		d.received(100+i, size, 0x80ff0100+uint32(i))
+		for n, imm := range []uint32{0, 0x80ff0100 + uint32(i)} {
+			d.receive(d.rsp, d.rspQP, d.dst, 100+2*i+n, size)
+			d.send(size, imm, qkey)
+			d.received(100+2*i+n, size, imm)
+		}
 	}
 	if !d.rsp.side.rxe {
 		d.answer()

@@ -69,7 +69,7 @@ func guestSide(ctx context.Context, name string, g *lab.Guest) *side {
 		if err != nil {
 			return nil, err
 		}
-		argv := append([]string{"ibv_" + p.transport() + "_pingpong", "-d", "rxe0", "-g", fmt.Sprint(index)}, p.flags(port)...)
+		argv := append([]string{p.program(), "-d", "rxe0", "-g", fmt.Sprint(index)}, p.flags(port)...)
 		if server != "" {
 			argv = append(argv, server)
 		}
