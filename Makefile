@@ -30,10 +30,10 @@ race: ## go test -race ./... (no root, no network but loopback)
 plain: ## go test ./...: what the race detector leaves out, as allocations and most seeds of the simulator
 	env -u GOROCE_INTEROP go test -timeout 8m ./...
 
-interop: ## the whole product of interop cases against Linux rxe in QEMU; takes about 40 minutes and writes docs/interop.md
+interop: ## the whole product of interop cases against Linux rxe in QEMU; takes about an hour and writes docs/interop.md
 	@echo "make interop: every interop case, on three kernels in QEMU, after the Debian packages for it"
 	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make interop: cannot run without these packages"; exit 1; }
-	GOROCE_INTEROP=full go test -count=1 -timeout 6h -v ./test/interop
+	GOROCE_INTEROP=full GOROCE_TABLE=docs/interop.md go test -count=1 -timeout 6h -v ./test/interop
 
 fuzz: ## every fuzz target for FUZZTIME (default 10s)
 	@echo "make fuzz: every fuzz target for $(FUZZTIME)"

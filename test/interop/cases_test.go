@@ -104,9 +104,10 @@ func TestTable(t *testing.T) {
 			passed[test] = test.name != "TestMigration"
 		}
 	}
-	got := table(results, passed, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	d := document{full, results, passed, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	got := d.text()
 	for _, want := range []string{
-		"Run on 2026-01-02", "3 of 4 cases passed",
+		"Run on 2026-01-02 by `make interop`, all cases: 3 of 4 cases passed.",
 		"| verbs | a | ok 1.5 s | **failed** |", "| loss | b | not run | ok 1.0 s, dropped 3 |", "| | seconds in all | 2 | 2 |",
 		"| RC SEND | us | 2 of 2 (verbs, loss) | **0 of 1** (verbs) |  |", "| RC SEND | rxe | **not run** | **not run** |  |",
 		"| RC FLUSH global | rxe | rxe lacks it | 1 of 1 (loss) | came with Linux 6.2; IBTA A19; transport TestResponderFlush ok;",
@@ -116,6 +117,9 @@ func TestTable(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("the table lacks %q:\n%s", want, got)
 		}
+	}
+	if d.mode = subset; !strings.Contains(d.text(), "Run on 2026-01-02, of all cases the subset") {
+		t.Errorf("the page does not say that it is of a subset:\n%s", d.text())
 	}
 	missing := strings.Join(uncovered(results, kernelsOf(results)), "\n")
 	for operation, want := range map[string]bool{

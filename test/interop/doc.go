@@ -7,8 +7,9 @@
 // Environment (without GOROCE_INTEROP the guest tests skip):
 //
 //	GOROCE_INTEROP=subset     each value of every parameter at least once per kernel; what make test runs
-//	GOROCE_INTEROP=full       the whole product; writes docs/interop.md; what make interop runs
+//	GOROCE_INTEROP=full       the whole product; what make interop runs
 //	GOROCE_INTEROP=reference  a second guest stands in for this stack: does rxe itself pass the cases?
+//	GOROCE_TABLE=FILE         the page of results that a run of all groups writes: docs/interop.md with make interop
 //	GOROCE_CACHE=DIR          where kernels and the newer rdma-core are kept, instead of ~/.cache/goroce
 //
 // go test -run chooses among the cases as usual, e.g. -run 'TestInterop/trixie/loss'. It needs root and the packages that setup.sh names.

@@ -5,20 +5,32 @@ package interop
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// writeTable writes the results of a full run as a document.
-func writeTable(t *testing.T, path string, results []result, passed map[ownTest]bool, at time.Time) {
+// document is what the table is made of.
+type document struct {
+	mode    string
+	results []result
+	own     map[ownTest]bool // the tests that stand for what rxe lacks, and whether they passed
+	at      time.Time
+}
+
+// writeTable writes the results of a run. A relative path is one from the top of the repository.
+func writeTable(t *testing.T, path string, d document) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(table(results, passed, at)), 0o644); err != nil {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(root(t), path)
+	}
+	if err := os.WriteFile(path, []byte(d.text()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("wrote %s", path)
-	for _, m := range uncovered(results, kernelsOf(results)) {
+	for _, m := range uncovered(d.results, kernelsOf(d.results)) {
 		t.Errorf("no case has tried %s", m)
 	}
 }
@@ -35,7 +47,7 @@ func kernelsOf(results []result) (kernels []string) {
 
 const tableIntro = `# Interoperability with Linux rxe
 
-Run on %s by ` + "`make interop`" + `, which writes this page: %d of %d cases passed. The peer is the rxe driver of a Debian kernel in QEMU under software
+%s: %d of %d cases passed. The page is written by the run. The peer is the rxe driver of a Debian kernel in QEMU under software
 emulation, so the times say nothing about speed. Its programs are those of Debian 12 (rdma-core 44, perftest 4.5), for ATOMIC_WRITE, FLUSH
 and "perftest 25.01" those of Debian 13 (rdma-core 56). Every RoCE packet of both sides was checked: its ICRC, its form by package ib, and by tshark.
 
@@ -45,9 +57,18 @@ How many cases use the operation and passed, and in which groups of the last tab
 
 `
 
-// table is the document: operations, programs, and one row per case with one column per kernel.
-func table(results []result, own map[ownTest]bool, at time.Time) string {
-	kernels := kernelsOf(results)
+// ranBy says which run the page is of.
+func (d document) ranBy() string {
+	date := d.at.UTC().Format("2006-01-02")
+	if d.mode == full {
+		return "Run on " + date + " by `make interop`, all cases"
+	}
+	return "Run on " + date + ", of all cases the subset that `make test` runs and that has each value of every parameter"
+}
+
+// text is the page: operations, programs, and one row per case with one column per kernel.
+func (d document) text() string {
+	results, kernels := d.results, kernelsOf(d.results)
 	passed := 0
 	for _, r := range results {
 		if r.ok {
@@ -55,8 +76,8 @@ func table(results []result, own map[ownTest]bool, at time.Time) string {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, tableIntro, at.UTC().Format("2006-01-02"), passed, len(results))
-	operationTable(&b, results, kernels, own)
+	fmt.Fprintf(&b, tableIntro, d.ranBy(), passed, len(results))
+	operationTable(&b, results, kernels, d.own)
 	b.WriteString("\n## Programs\n\n")
 	programTable(&b, results, kernels)
 	b.WriteString("\n## Cases\n\n")
