@@ -14,6 +14,7 @@ func (s *session) multicast(t *testing.T, bin binaries) {
 	t.Run("multicast", func(t *testing.T) {
 		s.run(t, "multicast", "mckey sends, two of our queue pairs receive", func(c *testCase) {
 			c.use(usesMulticast, true)
+			c.use("mckey", false)
 			us := c.begin(s.us, bin.mcast, "-addr", s.us.addr4, "-group", group, "-from", s.rxe.addr4, "-n", "1")
 			c.says(us, "joined")
 			// One message: mckey posts its sends unsignaled and destroys its queue pair without waiting for any (librdmacm/examples/mckey.c,
@@ -23,6 +24,7 @@ func (s *session) multicast(t *testing.T, bin binaries) {
 		})
 		s.run(t, "multicast", "we send, mckey receives", func(c *testCase) {
 			c.use(usesMulticast, false)
+			c.use("mckey", true)
 			mckey := c.begin(s.rxe, "mckey", "-m", group, "-b", s.rxe.addr4)
 			c.begin(s.us, bin.mcast, "-addr", s.us.addr4, "-group", group, "-n", "4000") // until mckey has what it wants
 			c.ends(mckey)

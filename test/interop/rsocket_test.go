@@ -129,6 +129,7 @@ const (
 func (c *testCase) rsocket(p rsocketCase, bin string) {
 	s := c.s
 	s.port++
+	c.use(p.program, !p.weServe)
 	file := filepath.Join(c.dir, "stored")
 	if !p.weServe {
 		file = rcopyFile
