@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
 	"github.com/goroce/goroce/roce/rocetest"
 	"golang.org/x/sys/unix"
 )
@@ -203,5 +204,27 @@ func TestCloseLeavesNothing(t *testing.T) {
 		if n > before[to] {
 			t.Errorf("descriptor %s: %d, %d before", to, n, before[to])
 		}
+	}
+}
+
+// TestPanicRings: the descriptor of a completion channel is readable for ever once
+// the engine has panicked.
+func TestPanicRings(t *testing.T) {
+	fuse := &bomb{Backend: openFabric(t, netio.NewFabric(), "10.0.0.1")}
+	d, err := roce.Open(roce.Config{Backend: fuse, Manual: true})
+	must(t, err)
+	defer d.Close()
+	ch, err := d.CreateCompChannel()
+	must(t, err)
+	defer ch.Destroy()
+	fd, err := ch.FD()
+	must(t, err)
+	fuse.recv.Store(true)
+	d.Progress(1)
+	if !readable(t, fd, 0) {
+		t.Error("not readable after the panic")
+	}
+	if _, err := ch.GetEvent(context.Background()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("GetEvent: %v", err)
 	}
 }

@@ -178,6 +178,7 @@ func (d *Device) shut() error {
 	for _, q := range leaving {
 		q.remove()
 	}
+	*d.stash = transport.Stash{} // frees what was kept for them
 	e.xrc.leave(d)
 	e.held.release(Never) // nothing more will come to wait for
 	e.leave(d)

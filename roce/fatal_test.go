@@ -104,7 +104,7 @@ func TestPanicIsContained(t *testing.T) {
 			peer, _ := open("10.0.0.2", roce.Config{})
 			rocetest.Connect(t, a, peer, roce.Conn{})
 			must(t, a.QP.PostRecv(roce.RecvWR{ID: 7}))
-			_, err := a.Dev.GSI()
+			gsi, err := a.Dev.GSI()
 			must(t, err)
 			c.light(fuse, a, peer)
 
@@ -134,6 +134,10 @@ func TestPanicIsContained(t *testing.T) {
 			}
 			if _, err := a.Dev.NextEvent(context.Background()); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("NextEvent after the event: %v", err)
+			}
+			<-gsi.Done()
+			if !c.manual {
+				eventually(t, "the logger is told before Close", func() bool { return strings.Contains(log.String(), "level=ERROR") })
 			}
 			must(t, a.Dev.Close())
 			if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "bomb") {
@@ -217,6 +221,16 @@ func TestCloseTimeout(t *testing.T) {
 	}
 }
 
+// eventually waits until something is so.
+func eventually(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not so after 10 seconds", what)
+		}
+	}
+}
+
 // noMoreGoroutines waits until there are no more goroutines than before.
 func noMoreGoroutines(t testing.TB, before int) {
 	t.Helper()
@@ -229,35 +243,40 @@ func noMoreGoroutines(t testing.TB, before int) {
 	}
 }
 
-func openFabricDevice(t *testing.T) *roce.Device {
-	d, err := roce.Open(roce.Config{Backend: openFabric(t, netio.NewFabric(), "10.0.0.1")})
-	must(t, err)
-	return d
-}
-
 // TestCloseFreesBuffers: what the program still holds of a closed device keeps none
-// of its buffers. A loopback device has more than a megabyte of them.
+// of its buffers: a socket's, of more than a megabyte, a fabric's, the staging
+// buffers.
 func TestCloseFreesBuffers(t *testing.T) {
-	heap := func() uint64 {
+	heap := func() int64 {
 		var m runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
+		return int64(m.HeapAlloc)
 	}
+	const memory = 512 << 10
 	var held []*rocetest.Endpoint
-	use := func() {
-		for _, d := range []*roce.Device{openUDP(t, "127.0.0.1", roce.Config{}), openFabricDevice(t)} {
-			held = append(held, rocetest.New(t, d, rocetest.Options{Memory: 8, CQEntries: 1}))
-			must(t, d.Close())
-		}
+	use := func(d *roce.Device) {
+		o := rocetest.Options{Memory: memory, CQEntries: 1}
+		a, b := rocetest.New(t, d, o), rocetest.New(t, d, o)
+		rocetest.Connect(t, a, b, roce.Conn{AckTimeout: 5 * time.Millisecond, PathMTU: roce.MTU1024})
+		must(t, a.QP.PostSend(roce.SendWR{ID: 1, Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, memory)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}))
+		want(t, a.Next(t), 1, roce.WCWrite, roce.WCSuccess)
+		held = append(held, a, b)
+		must(t, d.Close())
 	}
-	use()
+	both := func() {
+		use(openUDP(t, "127.0.0.1", roce.Config{}))
+		d, err := roce.Open(roce.Config{Backend: openFabric(t, netio.NewFabric(), "10.0.0.1")})
+		must(t, err)
+		use(d)
+	}
+	both()
 	before := heap()
 	const n = 10
 	for range n {
-		use()
+		both()
 	}
-	if per := (int64(heap()) - int64(before)) / n; per > 300<<10 {
+	if per := (heap()-before)/n - 4*memory; per > 250<<10 {
 		t.Errorf("two closed devices keep %d bytes", per)
 	}
 	runtime.KeepAlive(held)

@@ -397,6 +397,7 @@ func (q *QP) Destroy() error {
 func (q *QP) remove() {
 	q.dead = true
 	q.t.Destroy()
+	q.in = transport.Inbound{} // it points into a buffer of the backend
 	delete(q.e.qps, q.num)
 	q.dev.used.qps--
 	q.setResources(0)

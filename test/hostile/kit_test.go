@@ -86,6 +86,7 @@ const (
 // newVictim returns a victim whose memory peers may do everything to.
 func newVictim(t testing.TB) *victim {
 	fabric := netio.NewFabric()
+	fabric.RecvBuffer = 64 << 10 // fuzzing makes many victims
 	open := func(addr netip.Addr) (*roce.Device, *injector) {
 		be, err := fabric.Open(netip.AddrPortFrom(addr, netio.Port))
 		must(t, err)
@@ -99,7 +100,7 @@ func newVictim(t testing.TB) *victim {
 	v.dev, v.in = open(victimAddr)
 	v.peer, _ = open(peerAddr)
 	small := func(d *roce.Device, typ roce.QPType) *rocetest.Endpoint {
-		return rocetest.New(t, d, rocetest.Options{Memory: 16 << 10, QP: roce.QPConfig{Type: typ}})
+		return rocetest.New(t, d, rocetest.Options{Memory: 16 << 10, CQEntries: 512, QP: roce.QPConfig{Type: typ}})
 	}
 	v.rc, v.rcPeer = small(v.dev, roce.RC), small(v.peer, roce.RC)
 	v.connect(v.rc, v.rcPeer)
@@ -126,13 +127,13 @@ func (v *victim) attacked() []*rocetest.Endpoint {
 func (v *victim) target() {
 	dom, err := v.dev.OpenXRCD("", os.O_CREATE)
 	must(v.t, err)
-	v.xrc = rocetest.New(v.t, v.dev, rocetest.Options{Memory: 16 << 10})
+	v.xrc = rocetest.New(v.t, v.dev, rocetest.Options{Memory: 16 << 10, CQEntries: 512})
 	must(v.t, v.xrc.QP.Destroy())
 	v.xrc.QP, err = dom.CreateQP()
 	must(v.t, err)
 	v.srq, err = v.xrc.PD.CreateSRQ(roce.SRQConfig{XRCD: dom, CQ: v.xrc.CQ})
 	must(v.t, err)
-	v.connect(v.xrc, rocetest.New(v.t, v.peer, rocetest.Options{Memory: 8, QP: roce.QPConfig{Type: roce.XRCSend}}))
+	v.connect(v.xrc, rocetest.New(v.t, v.peer, rocetest.Options{Memory: 8, CQEntries: 512, QP: roce.QPConfig{Type: roce.XRCSend}}))
 }
 
 // connect connects two queue pairs; what the victim expects has a fixed PSN.
