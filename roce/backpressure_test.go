@@ -1,6 +1,7 @@
 package roce_test
 
 import (
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,4 +92,22 @@ func TestFullSocketTimer(t *testing.T) {
 	}
 	run(now+time.Millisecond, devs...)
 	want(t, a.Next(t), 0, roce.WCWrite, roce.WCSuccess)
+}
+
+// TestCloseFullSocket: Close does not wait for a socket that takes nothing any more,
+// nor for the requests that it holds up.
+func TestCloseFullSocket(t *testing.T) {
+	f := &fullSocket{Backend: openFabric(t, netio.NewFabric(), "10.0.0.1")}
+	d, err := roce.Open(roce.Config{Backend: f, Spin: -1})
+	must(t, err)
+	a := rocetest.New(t, d, rocetest.Options{})
+	must(t, a.QP.Connect(roce.Remote{Addr: netip.MustParseAddr("10.0.0.2"), QPN: 9}, roce.Conn{AckTimeout: -1}))
+	f.full.Store(1 << 30)
+	for i := range uint64(10) {
+		must(t, a.QP.PostSend(roce.SendWR{ID: i, Opcode: roce.WRWrite, SGE: []roce.SGE{a.MR.SGE(0, 1<<20)}}))
+	}
+	must(t, d.Close())
+	for i := range uint64(10) {
+		want(t, a.Next(t), i, 0, roce.WCWRFlushErr)
+	}
 }

@@ -30,6 +30,7 @@ const (
 	maxMsg      = 1 << 31
 
 	maxCQ        = 1 << 20
+	maxCM        = 1 << 20 // of each kind
 	maxResRdAtom = maxQP * maxRdAtomic
 )
 
@@ -234,6 +235,9 @@ type DeviceAttr struct {
 	MaxInline        int // bytes
 	MaxQPRdAtom      int // responder resources of a queue pair
 	MaxResRdAtom     int // of all queue pairs together
+	MaxCMID          int // of the connection manager, see Limits
+	MaxCMHalfOpen    int
+	MaxCMTimeWait    int
 	MaxQPInitRdAt    int // initiator depth of a queue pair
 	AtomicCap        AtomicCap
 	PhysPortCount    int
@@ -268,7 +272,9 @@ func (d *Device) Query() DeviceAttr {
 	return DeviceAttr{
 		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: l.MaxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQ: l.MaxCQ, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: l.MaxAH,
 		MaxMcastGrp: maxMcastGrp, MaxMcastQPAttach: maxMcastQP,
-		MaxMR: l.MaxMR, MaxMW: l.MaxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxResRdAtom: l.MaxResRdAtom, MaxQPInitRdAt: maxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
+		MaxMR: l.MaxMR, MaxMW: l.MaxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxResRdAtom: l.MaxResRdAtom,
+		MaxCMID: l.MaxCMID, MaxCMHalfOpen: l.MaxCMHalfOpen, MaxCMTimeWait: l.MaxCMTimeWait,
+		MaxQPInitRdAt: maxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
 	}
 }
 

@@ -6,8 +6,11 @@ import (
 
 // Limits bounds what a device holds, so that neither its program nor a peer that
 // makes it create things can take all memory. The names are those of
-// ibv_device_attr, and Device.Query reports the values. 0 means the most, which is
-// also what a greater value is refused for.
+// ibv_device_attr, where that has them, and Device.Query reports the values. 0 means
+// the value given below, which is also the most unless that is given.
+//
+// The connection manager (package rdmacm) is one for all devices on an address: the
+// limits of the first that uses it are its own.
 //
 // Whatever exceeds a limit is refused with a *LimitError; what exists already goes
 // on. The queues of a queue pair and of a completion queue have sizes of their own.
@@ -17,6 +20,10 @@ type Limits struct {
 	MaxMR        int // memory regions and windows together; 8388608
 	MaxAH        int // address handles; 1048576
 	MaxResRdAtom int // responder resources of all queue pairs together (Attr.MaxDestRdAtomic); 16777216
+
+	MaxCMID       int // connections and resolutions of addresses, in any state; 65536, at most 1048576
+	MaxCMHalfOpen int // ... of these requests of peers that are no connections yet: the oldest gives way; 4096, at most 1048576
+	MaxCMTimeWait int // closed connections whose numbers are not used again yet: the oldest gives way; 16384, at most 1048576
 }
 
 // LimitError says that a device has as much as it may have (ENOMEM of libibverbs).
@@ -38,6 +45,9 @@ func (l *Limits) fill() error {
 		{"Limits.MaxMR", &l.MaxMR, maxMR, maxMR},
 		{"Limits.MaxAH", &l.MaxAH, maxAH, maxAH},
 		{"Limits.MaxResRdAtom", &l.MaxResRdAtom, maxResRdAtom, maxResRdAtom},
+		{"Limits.MaxCMID", &l.MaxCMID, 1 << 16, maxCM},
+		{"Limits.MaxCMHalfOpen", &l.MaxCMHalfOpen, 1 << 12, maxCM},
+		{"Limits.MaxCMTimeWait", &l.MaxCMTimeWait, 1 << 14, maxCM},
 	})
 }
 

@@ -128,11 +128,14 @@ func TestResponderResources(t *testing.T) {
 // TestLimitsErrors: a limit out of its range is named.
 func TestLimitsErrors(t *testing.T) {
 	for field, l := range map[string]roce.Limits{
-		"Limits.MaxQP":        {MaxQP: 1<<20 + 1},
-		"Limits.MaxCQ":        {MaxCQ: -1},
-		"Limits.MaxMR":        {MaxMR: 1<<23 + 1},
-		"Limits.MaxAH":        {MaxAH: -1},
-		"Limits.MaxResRdAtom": {MaxResRdAtom: -1},
+		"Limits.MaxQP":         {MaxQP: 1<<20 + 1},
+		"Limits.MaxCQ":         {MaxCQ: -1},
+		"Limits.MaxMR":         {MaxMR: 1<<23 + 1},
+		"Limits.MaxAH":         {MaxAH: -1},
+		"Limits.MaxResRdAtom":  {MaxResRdAtom: -1},
+		"Limits.MaxCMID":       {MaxCMID: 1<<20 + 1},
+		"Limits.MaxCMHalfOpen": {MaxCMHalfOpen: -1},
+		"Limits.MaxCMTimeWait": {MaxCMTimeWait: -1},
 	} {
 		var ce *roce.ConfigError
 		if _, err := roce.Open(roce.Config{Addr: netip.MustParseAddr("127.0.0.1"), Limits: l}); !errors.As(err, &ce) || ce.Field != field {

@@ -131,6 +131,31 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
+// TestConnectionLimit: a device that has as many connections as it may have names the
+// limit, and refuses those of peers.
+func TestConnectionLimit(t *testing.T) {
+	fabric := netio.NewFabric()
+	open := func(addr string, limits roce.Limits) *roce.Device {
+		be, err := fabric.Open(addrPort(addr))
+		must(t, err)
+		d, err := roce.Open(roce.Config{Backend: be, Spin: -1, Limits: limits})
+		must(t, err)
+		t.Cleanup(func() { d.Close() })
+		return d
+	}
+	a, b := open("10.0.0.1", roce.Limits{}), open("10.0.0.2", roce.Limits{MaxCMID: 2})
+	for range 2 {
+		connect(t, a, b, rdmacm.Config{}, rdmacm.Config{})
+	}
+	var limit *roce.LimitError
+	if _, err := dial(t, b, listen(t, a, rdmacm.TCP).Addr(), rdmacm.Config{}); !errors.As(err, &limit) || limit.Limit != "MaxCMID" || limit.Most != 2 {
+		t.Errorf("a third connection of the limited device: %v", err)
+	}
+	if _, err := dial(t, a, listen(t, b, rdmacm.TCP).Addr(), rdmacm.Config{}); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a third connection to it: %v", err)
+	}
+}
+
 // TestDisconnect: either side, or both at once, ends the connection; what is posted
 // is flushed, the peer is told why.
 func TestDisconnect(t *testing.T) {

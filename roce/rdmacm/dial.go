@@ -138,11 +138,15 @@ func (c *Conn) launch(command func(*cm.Agent, time.Duration) (cm.ID, error)) err
 	defer c.mu.Unlock()
 	return c.m.do(func(a *cm.Agent, now time.Duration) error {
 		id, err := command(a, now)
-		if err == nil {
-			c.id, c.known = id, true
-			c.m.own(id, c)
+		switch {
+		case errors.Is(err, cm.ErrLimit):
+			return &roce.LimitError{Limit: "MaxCMID", Most: c.m.maxIDs, What: "connections and resolutions"}
+		case err != nil:
+			return err
 		}
-		return err
+		c.id, c.known = id, true
+		c.m.own(id, c)
+		return nil
 	})
 }
 

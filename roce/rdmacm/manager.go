@@ -22,9 +22,10 @@ const maxQueue = 4096
 // Lock order: conn or listener, manager, engine. Events are handled without the
 // manager's lock.
 type manager struct {
-	gsi   *roce.GSI
-	start time.Time
-	bell  chan struct{} // one token: the queue is not empty
+	gsi    *roce.GSI
+	start  time.Time
+	maxIDs int           // of the agent
+	bell   chan struct{} // one token: the queue is not empty
 
 	mu     sync.Mutex
 	agent  *cm.Agent
@@ -67,7 +68,10 @@ func managerOf(d *roce.Device) (*manager, error) {
 	}
 	m := &manager{gsi: gsi, start: time.Now(), bell: make(chan struct{}, 1), owners: map[cm.ID]owner{}, bound: map[*binding]struct{}{}, due: noDeadline}
 	m.room.L = &m.mu
+	limits := d.Query()
+	m.maxIDs = limits.MaxCMID
 	m.agent, err = cm.New(cm.Config{
+		MaxIDs: limits.MaxCMID, MaxHalfOpen: limits.MaxCMHalfOpen, MaxTimeWait: limits.MaxCMTimeWait,
 		Addr: d.Addr().WithZone(""), GUID: gsi.GUID(), Rand: rand.Uint32, Counters: &counters,
 		Send: func(to netip.Addr, b []byte) {
 			// What finds no room is counted there, and sent again like all that

@@ -49,10 +49,11 @@ func toVictim(s spec) func(*victim) [][]byte {
 	return func(v *victim) [][]byte { return [][]byte{v.response(s)} }
 }
 
-// response makes a response to the victim's requests: s.psn counts from the first.
+// response makes a response to the victim's requests: s.psn counts from the first that
+// is not answered.
 func (v *victim) response(s spec) []byte {
 	b := v.packet(s)
-	psn := v.rc.QP.PSN().Add(s.psn)
+	psn := v.rc.QP.PSN().Add(v.asked + s.psn)
 	b[9], b[10], b[11] = byte(psn>>16), byte(psn>>8), byte(psn)
 	return b
 }

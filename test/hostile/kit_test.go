@@ -69,6 +69,7 @@ type victim struct {
 	rcPeer     *rocetest.Endpoint
 	other      *rocetest.Endpoint // a second connection, which nobody attacks
 	otherPeer  *rocetest.Endpoint
+	asked      int  // PSNs that the attacked queue pair has used before
 	fresh      byte // what the other connection has written last
 }
 

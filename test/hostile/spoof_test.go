@@ -46,6 +46,14 @@ func readData(v *victim, i int) []byte {
 	return v.response(spec{op: op, psn: i % 4, n: 1024})
 }
 
+// selectiveNAK says that all but the first packet have come (docs/selective-repeat.md).
+func selectiveNAK(v *victim, _ int) []byte {
+	b := v.response(spec{op: ib.OpRCAtomicAck, syndrome: seqNAK})
+	b[8] |= 0x40
+	ib.AtomicAckETH(^uint64(0)).Put(b[ib.BTHSize+ib.AETHSize:])
+	return b
+}
+
 var (
 	fatalNAK = ib.NAKSyndrome(ib.NAKInvalidRequest)
 	seqNAK   = ib.NAKSyndrome(ib.NAKSequence)
@@ -60,7 +68,7 @@ var spoofs = []spoof{
 	{name: "NAK outside of the window", needs: "QPN", packet: answer(spec{op: ib.OpRCAck, psn: 5, syndrome: fatalNAK})},
 	{name: "ACK outside of the window", needs: "QPN", packet: answer(spec{op: ib.OpRCAck, psn: -1, syndrome: credits})},
 	{name: "READ response without a READ", needs: "QPN, PSN", packet: answer(spec{op: ib.OpRCReadResponseOnly, n: 4})},
-	{name: "request with a PSN far off", needs: "QPN", packet: ask(spec{op: ib.OpRCWriteOnly, psn: 1 << 22, length: 4, n: 4, rkey: 1}), sent: 1},
+	{name: "request with a PSN far off", needs: "QPN", packet: ask(spec{op: ib.OpRCWriteOnly, psn: 1 << 22, length: 4, n: 4, rkey: 1}), sent: spoofed}, // at most one NAK for each
 	{name: "request with another P_Key", needs: "QPN, PSN", packet: ask(spec{op: ib.OpRCWriteOnly, pkey: 0x1234, length: 4, n: 4})},
 	{name: "READ response outside of the window", needs: "QPN", op: roce.WRRead, packet: answer(spec{op: ib.OpRCReadResponseMiddle, psn: 9, n: 1024})},
 
@@ -71,6 +79,7 @@ var spoofs = []spoof{
 		return b
 	}},
 	{name: "sequence NAK in the window", needs: "QPN, PSN in the window", packet: answer(spec{op: ib.OpRCAck, syndrome: seqNAK}), sent: 4},
+	{name: "selective NAK in the window", needs: "QPN, PSN in the window", packet: selectiveNAK, sent: 4},
 	{name: "RNR NAK in the window", needs: "QPN, PSN in the window", packet: answer(spec{op: ib.OpRCAck, syndrome: longRNR})},
 	{name: "ACK of a READ", needs: "QPN, PSN in the window", op: roce.WRRead, packet: answer(spec{op: ib.OpRCAck, psn: 3, syndrome: credits}), sent: 1},
 	{name: "duplicate request", needs: "QPN, PSN of the last 8 million", packet: ask(spec{op: ib.OpRCWriteOnly, psn: -1, length: 4, n: 4, rkey: 1}), sent: spoofed},
@@ -92,6 +101,7 @@ func TestSpoofedPackets(t *testing.T) {
 	for _, s := range spoofs {
 		t.Run(s.name, func(t *testing.T) {
 			v := newVictim(t)
+			v.acquaint()
 			fill(v.rcPeer.MR.Bytes())
 			v.rcPeer.MR.Bytes()[0] ^= 0xff
 			if !s.from.IsValid() {
@@ -125,6 +135,17 @@ func TestSpoofedPackets(t *testing.T) {
 			v.healthy("after it")
 		})
 	}
+}
+
+// acquaint lets the attacked connection find out that its peer is one of goroce, by a
+// WRITE of one packet.
+func (v *victim) acquaint() {
+	must(v.t, v.rc.QP.PostSend(roce.SendWR{ID: 2, Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{v.rc.MR.SGE(0, 8)},
+		RemoteAddr: v.rcPeer.MR.Addr(), RKey: v.rcPeer.MR.RKey()}))
+	if wc := v.complete(); wc.Status != roce.WCSuccess {
+		v.t.Fatalf("the first request ended with %v", wc.Status)
+	}
+	v.asked = 1
 }
 
 // complete lets time pass until the attacked request has ended.
