@@ -197,7 +197,5 @@ func (b *batch) wantFailure(status int) {
 			b.c.Errorf("requester (%s): completion %d is %+v, want status %d", b.req.Name, i, wc, want)
 		}
 	}
-	if got := b.req.do(b.c, wire.Request{Op: "state", QP: b.reqQP}).State; got != "ERR" {
-		b.c.Errorf("requester (%s): QP in state %s, want ERR", b.req.Name, got)
-	}
+	b.state("requester", b.req, b.reqQP, "ERR")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/goroce/goroce/test/interop/lab"
 	"github.com/goroce/goroce/test/interop/wire"
@@ -236,13 +237,24 @@ func (n *conn) poll(e *end, want int, timeoutMS int) []wire.WC {
 	return wcs
 }
 
-// states compares the states of both queue pairs.
+// states waits until both queue pairs are in their states. A responder may be on its way to one: rxe, for one, goes to ERR when its NAK has
+// left (rxe_resp.c, rxe_receiver).
 func (n *conn) states(reqState, rspState string) {
 	n.c.Helper()
-	if got := n.req.do(n.c, wire.Request{Op: "state", QP: n.reqQP}).State; got != reqState {
-		n.c.Errorf("requester (%s): QP in state %s, want %s", n.req.Name, got, reqState)
-	}
-	if got := n.rsp.do(n.c, wire.Request{Op: "state", QP: n.rspQP}).State; got != rspState {
-		n.c.Errorf("responder (%s): QP in state %s, want %s", n.rsp.Name, got, rspState)
+	n.state("requester", n.req, n.reqQP, reqState)
+	n.state("responder", n.rsp, n.rspQP, rspState)
+}
+
+func (n *conn) state(role string, e *end, qp int, want string) {
+	n.c.Helper()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		got := e.do(n.c, wire.Request{Op: "state", QP: qp}).State
+		if got == want {
+			return
+		}
+		if time.Now().After(end) {
+			n.c.Errorf("%s (%s): QP in state %s, want %s", role, e.Name, got, want)
+			return
+		}
 	}
 }

@@ -136,6 +136,7 @@ func (d *datagramTalk) answer() {
 func (c *testCase) datagramsDropped(l link) {
 	d := c.datagramTalk(l)
 	d.send(10, 1, qkey) // no receive
+	d.settle(l)
 	d.receive(d.rsp, d.rspQP, d.dst, 100, 10)
 	d.send(10, 2, qkey+1)
 	// rxe of 6.1 sees only while it copies that a receive is too short, takes that for a malformed request (rxe_resp.c, send_data_in) and
@@ -146,4 +147,18 @@ func (c *testCase) datagramsDropped(l link) {
 	d.send(10, 4, qkey)
 	d.received(100, 10, 4)
 	d.states("RTS", "RTS")
+}
+
+// settle waits until the responder has dealt with all datagrams sent so far: it has, when a message of another connection behind them arrives.
+func (d *datagramTalk) settle(l link) {
+	d.c.Helper()
+	l.service = ""
+	n := d.c.connect(l)
+	n.rsp.do(d.c, wire.Request{Op: "recv", QP: n.rspQP, WRs: []wire.WR{{ID: 2}}})
+	n.req.do(d.c, wire.Request{Op: "send", QP: n.reqQP, WRs: []wire.WR{{ID: 2, Verb: "SEND"}}})
+	for _, e := range []*end{n.req, n.rsp} {
+		if wc := n.poll(e, 1, 30000)[0]; wc.ID != 2 || wc.Status != 0 {
+			d.c.Fatalf("%s: completion %+v of the SEND behind the datagrams", e.Name, wc)
+		}
+	}
 }
