@@ -56,8 +56,8 @@ func CheckICRC(path string) (*Verdict, error) {
 func CheckTshark(ctx context.Context, path string, packets int) ([]string, error) {
 	// Three of its guesses at what user data might be call clean packets malformed: RPC over RDMA some SEND_ONLY packets, Ethernet over
 	// InfiniBand those whose payload is one byte that, with the pad, looks like an EtherType, and Mellanox' EoIB empty datagrams.
-	// ICMP errors quote packets that came after their program had ended.
-	out, err := command(ctx, "/", "tshark", "-n", "-r", path, "--disable-protocol", "rpcordma", "--disable-protocol", "infiniband.eoib", "--disable-heuristic", "eth_over_ib", "-Y", "!icmp && !icmpv6 && (infiniband || _ws.malformed)",
+	// ICMP errors quote packets that came after their program had ended. What goes to the agent over TCP may look like anything.
+	out, err := command(ctx, "/", "tshark", "-n", "-r", path, "--disable-protocol", "rpcordma", "--disable-protocol", "infiniband.eoib", "--disable-heuristic", "eth_over_ib", "-Y", "udp && !icmp && !icmpv6 && (infiniband || _ws.malformed)",
 		"-T", "fields", "-e", "frame.number", "-e", "_ws.malformed", "-E", "separator=/t")
 	if err != nil {
 		return nil, err
