@@ -9,7 +9,7 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
-.PHONY: help test lint race plain interop fuzz hostile clean
+.PHONY: help test lint race plain interop fuzz hostile recovery clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -48,6 +48,11 @@ fuzz: ## every fuzz target for FUZZTIME (default 10s)
 hostile: ## the long forms of test/hostile: 100,000 devices that come and go, a flood of 1,000,000 packets, chaos under the race detector
 	go test -count=1 -timeout 30m -v -run 'TestCycles|TestFlood' ./test/hostile -hostile.cycles 100000 -hostile.socketcycles 10000 -hostile.flood 1000000
 	go test -race -count=1 -timeout 10m -v -run TestChaos ./test/hostile -hostile.chaos 20
+
+recovery: ## the tables of docs/recovery.md: goodput under loss and reordering, in virtual time and between two network namespaces (root)
+	@go test -count=1 ./test/sim -run 'TestGoodput$$' -v -sim.goodput=256 | sed -n 's/^ *goodput_test.go:[0-9]*: |/|/p'
+	@mkdir -p build && go build -o build/roce ./cmd/roce
+	@test/recovery.sh build/roce
 
 clean: ## remove what builds and tests left in the checkout
 	rm -rf build

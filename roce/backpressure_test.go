@@ -82,7 +82,7 @@ func TestFullSocketTimer(t *testing.T) {
 		t.Errorf("in the socket's queue: %v probes and timeouts", got)
 	}
 	socket.full.Store(0)
-	run(now+900*time.Microsecond, devs[0]) // the peer does not answer
+	run(now+200*time.Microsecond, devs[0]) // the peer does not answer
 	if got := retries(); got != [2]uint64{} {
 		t.Errorf("just after it has left: %v probes and timeouts", got)
 	}

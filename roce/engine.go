@@ -125,7 +125,7 @@ func (e *engine) run(now time.Duration) (more bool) {
 	// Memory that came from C may be gone: a fault there is a protection error
 	// (package mem recovers it), not the end of the process.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	n := e.receive(now)
+	n, now := e.receive(now)
 	e.wheel.advance(now, func(q *QP) {
 		if e.out.holds(q) {
 			q.t.Left(now) // no sooner than now

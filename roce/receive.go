@@ -13,11 +13,15 @@ import (
 const ecnCE = 3
 
 // receive takes one batch from the backend and hands its packets to their queue
-// pairs. It returns how many super-packets there were.
-func (e *engine) receive(now time.Duration) int {
+// pairs. It returns how many super-packets there were, and the time: they may have
+// come after now, and what is timed from them must not begin before.
+func (e *engine) receive(now time.Duration) (int, time.Duration) {
 	n, err := e.be.Recv(now, e.rx[:])
 	if err != nil {
-		return 0 // closed: the next Wait says so
+		return 0, now // closed: the next Wait says so
+	}
+	if n > 0 && !e.manual {
+		now = e.clock()
 	}
 	for i := range n {
 		r := &e.rx[i]
@@ -29,7 +33,7 @@ func (e *engine) receive(now time.Duration) int {
 			e.packet(now, r, s)
 		}
 	}
-	return n
+	return n, now
 }
 
 // packet judges one packet and hands it to its queue pair: well formed, for a

@@ -222,6 +222,9 @@ func (r *requester) expire(now time.Duration) {
 func (r *requester) readResponse(now time.Duration, in *Inbound) {
 	seq := extend(in.PSN(), r.una)
 	req := r.readOf(seq)
+	if r.q.kin && (seq < r.una || req != nil && r.board.has(seq)) {
+		r.inVain() // of our kin only responses that were missing are asked for again
+	}
 	switch {
 	case r.numReads > 0 && seq < max(r.una, r.read(0).first), req != nil && r.board.has(seq):
 		r.q.count(DropDuplicate)

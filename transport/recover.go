@@ -195,7 +195,11 @@ func (r *requester) behind(now time.Duration, high uint64, c Counter) {
 // lost, Never when the peer is not known well enough. Without retries, or without a
 // timeout, nothing is sent again that nobody asked for.
 func (r *requester) probeAt() time.Duration {
-	p := r.rtt.patience()
+	least := minProbe
+	if r.q.kin {
+		least = kinProbe
+	}
+	p := r.rtt.patience(least)
 	if p == Never || r.q.attr.RetryCnt == 0 {
 		return Never
 	}

@@ -7,6 +7,10 @@ import "time"
 // then) delay is not taken for a loss each time.
 const minProbe = time.Millisecond
 
+// kinProbe is the same for a peer of this package, which has no such timers and says
+// when a probe was in vain.
+const kinProbe = 250 * time.Microsecond
+
 // rtt estimates how long the peer takes to acknowledge (RFC 6298, section 2), and
 // with it when silence means that the last packets were lost.
 type rtt struct {
@@ -65,11 +69,11 @@ func (t *rtt) sample(d time.Duration) {
 	t.least = min(t.least, d)
 }
 
-// patience is how long to wait for an acknowledgement before a probe, Never while
-// nothing is known of the peer.
-func (t *rtt) patience() time.Duration {
+// patience is how long to wait for an acknowledgement before a probe, at least for a
+// while; Never while nothing is known of the peer.
+func (t *rtt) patience(least time.Duration) time.Duration {
 	if !t.known {
 		return Never
 	}
-	return max(t.smooth+4*t.dev, minProbe) << min(t.shift, 16)
+	return max(t.smooth+4*t.dev, least) << min(t.shift, 16)
 }

@@ -10,8 +10,8 @@ import (
 func TestRTTEstimate(t *testing.T) {
 	const ms = time.Millisecond
 	var r rtt
-	if r.patience() != Never {
-		t.Errorf("patience %v without a sample", r.patience())
+	if r.patience(minProbe) != Never {
+		t.Errorf("patience %v without a sample", r.patience(minProbe))
 	}
 	for i, step := range []struct {
 		sample       time.Duration // 0: a probe
@@ -31,8 +31,8 @@ func TestRTTEstimate(t *testing.T) {
 		} else {
 			r.sample(step.sample)
 		}
-		if r.smooth != step.smooth || r.dev != step.dev || r.patience() != step.patience {
-			t.Errorf("step %d, %s: SRTT %v, RTTVAR %v, patience %v", i, step.patienceText, r.smooth, r.dev, r.patience())
+		if r.smooth != step.smooth || r.dev != step.dev || r.patience(minProbe) != step.patience {
+			t.Errorf("step %d, %s: SRTT %v, RTTVAR %v, patience %v", i, step.patienceText, r.smooth, r.dev, r.patience(minProbe))
 		}
 	}
 	if r.least != 8*ms {
@@ -41,13 +41,13 @@ func TestRTTEstimate(t *testing.T) {
 	for range 100 {
 		r.sample(20 * time.Microsecond)
 	}
-	if r.patience() != minProbe {
-		t.Errorf("patience %v on a fast path", r.patience())
+	if r.patience(minProbe) != minProbe {
+		t.Errorf("patience %v on a fast path", r.patience(minProbe))
 	}
 	for range 100 {
 		r.shift++
 	}
-	if p := r.patience(); p <= 0 || p > 2*time.Minute {
+	if p := r.patience(minProbe); p <= 0 || p > 2*time.Minute {
 		t.Errorf("patience %v after many probes", p)
 	}
 }

@@ -65,7 +65,8 @@ func TestSelectiveRequester(t *testing.T) {
 			> SEND_LAST 3 88 ack
 			< SEL 1 2
 			> SEND_FIRST 1 256 ack
-			at 1ms
+			deadline 250µs              // kinProbe
+			at 250us
 			> SEND_FIRST 1 256 ack
 			> SEND_LAST 3 88 ack
 			at 16.777216ms
@@ -132,6 +133,21 @@ func TestSelectiveRequester(t *testing.T) {
 			< TWICE 3
 			count spurious_retrans 1
 			< TWICE 3                   // says nothing new
+			count spurious_retrans 1`},
+		{"a READ response that comes twice gives the window back", `
+			set kin=1
+			post 1 READ 768
+			> READ 0 va=0 len=768 ack
+			at 100us
+			< RFIRST 0 256
+			window 65852
+			< RLAST 2 256
+			> READ 1 va=256 len=256 ack
+			at 300us
+			< RMID 1 256
+			wc 1 READ 768 ok
+			count spurious_retrans 0
+			< RONLY 1 256
 			count spurious_retrans 1`},
 		{"an RNR NAK has what was refused sent again though it was kept", `
 			set kin=1

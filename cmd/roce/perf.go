@@ -8,6 +8,7 @@ import (
 	"github.com/goroce/goroce/cmd/roce/internal/perftest"
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
 	"github.com/spf13/cobra"
 )
 
@@ -78,7 +79,9 @@ type perfOptions struct {
 	outs     int  // READs or atomics under way
 	cmpSwap  bool // CmpSwap instead of FetchAdd
 	verify   bool
-	ackTime  int // a code: 4.096 us times 2 to this power
+	ackTime  int     // a code: 4.096 us times 2 to this power
+	loss     float64 // percent of the packets that we send
+	reorder  float64
 	gbits    bool
 	json     bool
 	timeout  time.Duration
@@ -92,6 +95,18 @@ func (o *perfOptions) opcode() roce.WROpcode {
 		return roce.WRAtomicCmpSwp
 	}
 	return o.test.opcode
+}
+
+// faults returns what damages the packets that we send, nil for nothing.
+func (o *perfOptions) faults() func(netio.Backend) netio.Backend {
+	if o.loss == 0 && o.reorder == 0 {
+		return nil
+	}
+	return func(be netio.Backend) netio.Backend {
+		return netio.WithFaults(be, netio.FaultConfig{Seed: 1, Tx: netio.Faults{
+			Loss: o.loss / 100, Reorder: o.reorder / 100, ReorderBy: 3, ReorderTo: 50,
+		}})
+	}
 }
 
 // title is what stands above the table.
@@ -244,6 +259,8 @@ does not answer, wrong data), 2 wrong usage.`,
 		f.IntVarP(&o.outs, "outs", "o", perfMaxOuts, "READs and atomics of a queue pair under way on the wire")
 	}
 	f.IntVarP(&o.ackTime, "qp-timeout", "u", 14, "how long to wait for an acknowledgement: 4.096 us times 2 to the power of this, 0 for ever")
+	f.Float64Var(&o.loss, "loss", 0, "lose so many percent of the packets that this side sends")
+	f.Float64Var(&o.reorder, "reorder", 0, "let so many percent of them be overtaken by 3 to 50 others, 1 ms at most")
 	f.BoolVarP(&ignored, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
 	f.BoolVar(&o.verify, "verify", false, "verify the data, on both sides")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
@@ -266,6 +283,14 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 	} {
 		if f.n < f.low || f.n > f.high {
 			return usagef(cmd, "-%s %d: allowed are %d to %d", f.flag, f.n, f.low, f.high)
+		}
+	}
+	for _, f := range []struct {
+		flag    string
+		percent float64
+	}{{"loss", o.loss}, {"reorder", o.reorder}} {
+		if !(f.percent >= 0 && f.percent <= 100) {
+			return usagef(cmd, "--%s %v: allowed are 0 to 100 percent", f.flag, f.percent)
 		}
 	}
 	switch {

@@ -32,7 +32,7 @@ type perfEndpoint struct {
 // openPerf opens the device of a local address.
 func (a *app) openPerf(addr netip.Addr, o *perfOptions) (_ *perfEndpoint, err error) {
 	e := &perfEndpoint{o: o}
-	if e.dev, err = a.open(roce.Config{Addr: addr}); err != nil {
+	if e.dev, err = a.open(roce.Config{Addr: addr, Wrap: o.faults()}); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -126,6 +126,20 @@ func TestPerfAllSizes(t *testing.T) {
 	}
 }
 
+// --loss and --reorder do to packets what they say, and nothing is lost by it.
+func TestPerfFaults(t *testing.T) {
+	t.Parallel()
+	const flags = "-n 100 -s 16384 -u 16 --loss 2 --reorder 2 --verify --json"
+	_, client := newWorld(t).playPerf("write_bw", flags, nil, nil)
+	var r struct{ Counters map[string]uint64 }
+	if err := json.Unmarshal([]byte(client.out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if c := r.Counters; c["fault_drop"] == 0 || c["fault_reorder"] == 0 || c["retransmitted_pkts"] == 0 {
+		t.Errorf("%v", c)
+	}
+}
+
 // -D measures for so long, on both sides.
 func TestPerfDuration(t *testing.T) {
 	for _, test := range perfTests {

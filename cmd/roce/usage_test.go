@@ -99,6 +99,8 @@ func TestBadInput(t *testing.T) {
 		{"perf write_bw -t 0", 2, "-t 0: allowed are 1 to"},
 		{"perf write_bw -t 4 -l 5", 2, "-l 5: allowed are 1 to 4"},
 		{"perf write_bw -u 32", 2, "-u 32: allowed are 0 to 31"},
+		{"perf write_bw --loss 101", 2, "--loss 101: allowed are 0 to 100 percent"},
+		{"perf write_bw --reorder NaN", 2, "--reorder NaN: allowed are 0 to 100 percent"},
 		{"perf send_bw -r 0", 2, "-r 0: allowed are 1 to"},
 		{"perf read_lat -o 17", 2, "-o 17: allowed are 1 to 16"},
 		{"perf atomic_bw -A ADD", 2, "-A ADD: there are FETCH_AND_ADD and CMP_AND_SWAP"},

@@ -61,6 +61,7 @@ type fate struct {
 	drop, duplicate, reorder, ce bool
 	corrupt                      int // times
 	delay                        time.Duration
+	by                           int // reorder: behind so many
 }
 
 // push puts a packet in. The buffer becomes the pipe's.
@@ -103,7 +104,7 @@ func (p *pipe) place(now time.Duration, k packet, f *fate) {
 	switch {
 	case f.reorder:
 		p.c.add(FaultReorder, 1)
-		k.release = p.passed + uint64(p.faults.ReorderBy)
+		k.release = p.passed + uint64(f.by)
 		k.due = now + f.delay + p.faults.ReorderMax
 		p.behind = append(p.behind, k)
 	case f.delay > 0:
@@ -129,6 +130,9 @@ func (p *pipe) judge(b []byte) (f fate) {
 		f.corrupt = 1
 	}
 	f.ce = draw(r.CE)
+	if f.by = r.ReorderBy; r.ReorderTo > r.ReorderBy {
+		f.by += p.rng.IntN(r.ReorderTo - r.ReorderBy + 1)
+	}
 	f.delay = r.Delay + time.Duration(p.rng.Float64()*float64(r.Jitter))
 	if len(p.script) > 0 {
 		p.consult(b, &f)

@@ -26,8 +26,9 @@ type Faults struct {
 	Corrupt   float64 // one byte is changed, one that the ICRC covers
 	CE        float64 // the ECN bits become "congestion experienced"
 
-	// ReorderBy is how many packets overtake one that is reordered; 0 means 3.
-	ReorderBy int
+	// ReorderBy is how many packets overtake one that is reordered; 0 means 3. With
+	// a larger ReorderTo it is any number from the one to the other.
+	ReorderBy, ReorderTo int
 	// ReorderMax bounds how long one is held when too few follow; 0 means 1 ms.
 	ReorderMax time.Duration
 

@@ -304,6 +304,42 @@ func scriptRun(t *testing.T, fault Fault) []arrived {
 	return got
 }
 
+// overtakings counts of all packets by how many later ones each was overtaken.
+func overtakings(psns []int) map[int]int {
+	at, counts := make(map[int]int), make(map[int]int)
+	for i, p := range psns {
+		at[p] = i
+	}
+	for p, i := range at {
+		n := 0
+		for q := p + 1; q < p+40; q++ {
+			if j, ok := at[q]; ok && j < i {
+				n++
+			}
+		}
+		counts[n]++
+	}
+	return counts
+}
+
+// Rule: with ReorderTo it is any number from ReorderBy on.
+func TestReorderRange(t *testing.T) {
+	s := newSink(t)
+	f := WithFaults(s, FaultConfig{Seed: 5, Tx: Faults{Reorder: .005, ReorderBy: 3, ReorderTo: 6}})
+	pump(t, f, s, 6000, 0)
+	got := overtakings(psns(s.sent))
+	for n, count := range got {
+		if n != 0 && (n < 3 || n > 6) {
+			t.Errorf("%d packets were overtaken by %d", count, n)
+		}
+	}
+	for n := 3; n <= 6; n++ {
+		if got[n] == 0 {
+			t.Errorf("no packet was overtaken by %d: %v", n, got)
+		}
+	}
+}
+
 // Rule: a reordered packet is overtaken by ReorderBy others, or comes when
 // ReorderMax has passed.
 func TestReorder(t *testing.T) {
@@ -314,27 +350,15 @@ func TestReorder(t *testing.T) {
 		if by == 0 {
 			by = defReorderBy
 		}
-		at := make(map[int]int)
-		for i, p := range psns(s.sent) {
-			at[p] = i
-		}
-		moved := 0
-		for p, i := range at {
-			overtaken := 0
-			for q := p + 1; q < min(p+40, 3000); q++ {
-				if at[q] < i {
-					overtaken++
-				}
-			}
-			if overtaken == by {
-				moved++
-			}
-			if overtaken > by {
-				t.Errorf("ReorderBy %d: PSN %d was overtaken by %d", by, p, overtaken)
+		out := psns(s.sent)
+		got := overtakings(out)
+		for n, count := range got {
+			if n > by {
+				t.Errorf("ReorderBy %d: %d packets were overtaken by %d", by, count, n)
 			}
 		}
-		if len(at) != 3000 || moved < 20 {
-			t.Errorf("ReorderBy %d: %d came out, %d of them overtaken by so many", by, len(at), moved)
+		if len(out) != 3000 || got[by] < 20 {
+			t.Errorf("ReorderBy %d: %d came out, %d of them overtaken by so many", by, len(out), got[by])
 		}
 	}
 	s := newSink(t)
