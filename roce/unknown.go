@@ -12,7 +12,7 @@ import (
 
 // unknown tells an operator who sends packets to queue pairs that do not exist: a
 // peer that has missed a restart, or one who guesses numbers. Such a packet is
-// dropped unanswered in any case (IBTA 9.6.1.1); to be told of, its ICRC is checked
+// dropped unanswered in any case (IBTA 9.6.1); to be told of, its ICRC is checked
 // first, so that noise is not. That is work which strangers ask for, so the rate of
 // it is limited (Config.UnknownQPRate), and none is done when no logger listens.
 type unknown struct {
@@ -63,9 +63,9 @@ func (e *engine) unknownQP(now time.Duration, src netip.AddrPort, r *netio.Recei
 	u := &e.unknown
 	switch {
 	case u.interval == 0:
-	case !u.allows(now):
+	case len(u.notices) == cap(u.notices) || !u.allows(now):
 		e.count(unknownQPLimited)
-	case len(u.notices) < cap(u.notices):
+	default:
 		if _, ok := u.rx.sealed(src, r, segment, p); ok {
 			u.notices = append(u.notices, notice{src, p.DestQP(), p.Opcode()})
 		}
