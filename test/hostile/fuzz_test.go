@@ -109,6 +109,7 @@ var secret = bytes.Repeat([]byte("not for you"), 100)
 
 func fuzzDevice(t *testing.T, in []byte) {
 	v := newVictim(t)
+	v.in.noID = len(in)%2 == 1 // as with a socket: the Identification is recovered
 	hidden, err := v.other.PD.RegisterMR(bytes.Clone(secret), roce.LocalWrite|roce.RemoteWrite|roce.RemoteRead|roce.RemoteAtomic)
 	must(t, err)
 	readable, err := v.rc.PD.RegisterMR(bytes.Repeat([]byte{7}, 1024), roce.RemoteRead)
