@@ -194,10 +194,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 		must(t, srq.Destroy())
 		must(t, cq.Destroy())
 	}
-	use(47931) // what the runtime and netlink keep
+	use(freePort()) // what the runtime and netlink keep
 	before, goroutines := descriptors(t), runtime.NumGoroutine()
-	for i := range uint16(3) {
-		use(47931 + i)
+	for range 3 {
+		use(freePort())
 	}
 	noMoreGoroutines(t, goroutines)
 	for to, n := range descriptors(t) {

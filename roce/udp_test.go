@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -17,8 +18,19 @@ import (
 	"github.com/goroce/goroce/roce/rocetest"
 )
 
-// testPort is not 4791, so that the tests do not meet a device of this host.
-const testPort = 47911
+// testPort is not 4791, so that the tests do not meet a device of this host, and
+// free, so that they do not meet those of another run.
+var testPort = freePort()
+
+// freePort returns a UDP port that nobody uses on any address.
+func freePort() uint16 {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4zero})
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+}
 
 // openUDP opens a device on a loopback address over a real socket.
 func openUDP(t testing.TB, addr string, cfg roce.Config) *roce.Device {
@@ -113,7 +125,7 @@ func TestOpenErrors(t *testing.T) {
 
 // TestPeerPicksAddress: without Addr, the route to Peer decides the local address.
 func TestPeerPicksAddress(t *testing.T) {
-	d, err := roce.Open(roce.Config{Peer: netip.MustParseAddr("127.0.0.2"), Port: testPort + 1})
+	d, err := roce.Open(roce.Config{Peer: netip.MustParseAddr("127.0.0.2"), Port: freePort()})
 	must(t, err)
 	defer d.Close()
 	if !d.Addr().IsLoopback() {
