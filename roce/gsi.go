@@ -29,7 +29,7 @@ type MADAddr struct {
 type MADHandler func(from MADAddr, b []byte)
 
 // GSI is the general service interface of a port: queue pair 1, by which
-// management datagrams come and go (IBTA 3.9.5, 13.5.1). Devices of one process on
+// management datagrams come and go (IBTA chapter 13). Devices of one process on
 // one address share it. Its methods may be called from any goroutine.
 type GSI struct {
 	dev        *Device // owns what queue pair 1 is made of; no program sees it

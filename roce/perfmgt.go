@@ -6,7 +6,7 @@ import (
 	"github.com/goroce/goroce/roce/netio"
 )
 
-// The counters of performance management (IBTA 16.1.3.5).
+// The counters of performance management (IBTA chapter 16).
 const (
 	perfXmitData = iota // data in units of 4 bytes
 	perfRcvData
@@ -20,7 +20,7 @@ const (
 )
 
 // perfSelect are the counters that the bits of CounterSelect reset, from the lowest
-// on, -1 where we have none (IBTA 16.1.3.5, 16.1.4.11; Linux include/rdma/ib_pma.h).
+// on, -1 where we have none (Linux include/rdma/ib_pma.h).
 var (
 	perfSelect         = []int{-1, -1, -1, perfRcvErrors, -1, -1, perfXmitDiscards, -1, -1, -1, -1, -1, perfXmitData, perfRcvData, perfXmitPkts, perfRcvPkts}
 	perfSelectExtended = []int{perfXmitData, perfRcvData, perfXmitPkts, perfRcvPkts}

@@ -253,7 +253,7 @@ func (q *QP) Num() ib.QPN { return q.num }
 func (q *QP) PSN() ib.PSN { return ib.PSN(q.psn.Load()) }
 
 // SetPSN sets the PSN that RTS uses for the first request: the connection manager
-// lets the peer choose it (IBTA 12.7.31).
+// lets the peer choose it (IBTA chapter 12, starting PSN).
 func (q *QP) SetPSN(psn ib.PSN) { q.psn.Store(uint32(psn)) }
 
 // CommEst receives once when a queue pair in RTR has got its first packet, as

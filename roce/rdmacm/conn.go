@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,8 @@ func (c *Conn) makeQP() (err error) {
 	}
 	q := c.cfg.QP
 	if q.SendCQ == nil {
-		if c.cq, err = c.dev.CreateCQ(2 * max(128, q.MaxSendWR, q.MaxRecvWR)); err != nil {
+		room := func(n int) int { return cmp.Or(n, 128) } // as the queues of the queue pair
+		if c.cq, err = c.dev.CreateCQ(room(q.MaxSendWR) + room(q.MaxRecvWR)); err != nil {
 			return err
 		}
 		q.SendCQ = c.cq

@@ -172,7 +172,7 @@ func (c *Conn) replied(ev *cm.Event) {
 }
 
 // rtr brings the queue pair to RTR. Each side says with which PSN the other one has
-// to begin (IBTA 12.7.31): ours is that of PSN until we know what the peer wants.
+// to begin (IBTA chapter 12, starting PSN): ours is that of PSN until we know what the peer wants.
 func (c *Conn) rtr(theirs ib.PSN) error {
 	ours := c.qp.PSN()
 	c.qp.SetPSN(theirs)

@@ -51,6 +51,9 @@ func (e *RejectedError) Error() string {
 // Is makes errors.Is(err, syscall.ECONNREFUSED) true.
 func (e *RejectedError) Is(target error) bool { return target == syscall.ECONNREFUSED }
 
+// messages are those that want an answer, in words.
+var messages = map[mad.Attr]string{mad.AttrREQ: "request", mad.AttrREP: "reply to its request", mad.AttrSIDRREQ: "request"}
+
 // UnreachableError says that the peer has not answered. It is a net.Error that has
 // timed out.
 type UnreachableError struct {
@@ -60,8 +63,8 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("rdmacm: no answer from %v in %v (%v): is there a RoCEv2 device at this address, and does the network let UDP port 4791 through?",
-		e.Addr, e.After.Round(10*time.Millisecond), e.What)
+	return fmt.Sprintf("rdmacm: no answer from %v in %v to our %s: is there a RoCEv2 device at this address, and does the network let UDP port 4791 through?",
+		e.Addr, e.After.Round(10*time.Millisecond), messages[e.What])
 }
 
 // Timeout reports true.
