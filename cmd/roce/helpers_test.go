@@ -77,9 +77,14 @@ func (w *world) app() (a *app, out, err *syncBuffer) {
 
 // run runs one command line to its end.
 func (w *world) run(args ...string) outcome {
-	a, out, err := w.app()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
+	return w.runIn(ctx, args...)
+}
+
+// runIn runs one command line until it ends by itself or with ctx.
+func (w *world) runIn(ctx context.Context, args ...string) outcome {
+	a, out, err := w.app()
 	status := a.run(ctx, args)
 	return outcome{status, out.String(), err.String()}
 }

@@ -76,14 +76,19 @@ func rootCause(err error) error {
 // clientAddr returns the local address for the RDMA side of a client: the one of
 // its TCP connection, unless that is the server's own loopback address.
 func clientAddr(conn net.Conn) netip.Addr {
-	local, remote := tcpAddr(conn.LocalAddr()), tcpAddr(conn.RemoteAddr())
-	if local == remote && local.IsLoopback() && local.Is4() {
-		if two := netip.AddrFrom4([4]byte{127, 0, 0, 2}); local != two {
-			return two
-		}
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	return besideLoopback(tcpAddr(conn.LocalAddr()), tcpAddr(conn.RemoteAddr()))
+}
+
+// besideLoopback returns local, unless that is the server's own loopback address:
+// then it is a neighbour of it.
+func besideLoopback(local, server netip.Addr) netip.Addr {
+	if local != server || !local.IsLoopback() || !local.Is4() {
+		return local
 	}
-	return local
+	if two := netip.AddrFrom4([4]byte{127, 0, 0, 2}); local != two {
+		return two
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // serverAddr returns the local address for the RDMA side of a server: the one of

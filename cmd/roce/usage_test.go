@@ -111,6 +111,31 @@ func TestBadInput(t *testing.T) {
 		{"perf write_bw --addr " + foreign, 1, "the address is not one of this machine's"},
 		{"perf write_bw --addr 127.0.0.9 -x 1", 1, "no GID with index 1"},
 		{"perf write_bw -p " + deadPort + " 127.0.0.1", 1, "start a server there first (roce perf write_bw, or ib_write_bw -F)"},
+		{"ping", 2, "give one of -s (server) and -c (client)"},
+		{"ping -s -c", 2, "give one of -s (server) and -c (client)"},
+		{"ping -c", 2, "-a is missing"},
+		{"ping -s extra", 2, "the server's address is -a"},
+		{"ping -c -a 127.0.0.9 -p 0", 2, "-p 0: a port is needed"},
+		{"ping -c -a 127.0.0.9 -C -1", 2, "a number of pings is needed"},
+		{"ping -c -a 127.0.0.9 -S 25", 2, "allowed are 26 to 65535 bytes"},
+		{"ping -c -a 127.0.0.9 -S 65536", 2, "allowed are 26 to 65535 bytes"},
+		{"ping -c -a 127.0.0.9 -P", 2, "-P is the server's"},
+		{"ping -s -I 127.0.0.9", 2, "-I is the client's"},
+		{"ping -c -a 127.0.0.9 -I nonsense", 2, "not an IP address"},
+		{"ping -s --timeout 1ms", 2, "at least 100ms"},
+		{"ping -s -a nonsense", 1, "no device nonsense"},
+		{"ping -s -a " + foreign, 1, "the address is not one of this machine's"},
+		{"ping -c -a 127.0.0.9 -I " + foreign, 1, "the address is not one of this machine's"},
+		{"cm extra", 2, "the server's address is -s"},
+		{"cm -P sctp", 2, "tcp, ib and udp are possible"},
+		{"cm -b nonsense", 2, "not an IP address"},
+		{"cm -p 0", 2, "-p 0: a port is needed"},
+		{"cm -c 0", 2, "1 to 10000 connections"},
+		{"cm -C -1", 2, "0 to 10000 messages"},
+		{"cm -S 0", 2, "allowed are 1 to 1048576 bytes"},
+		{"cm -P udp -S 100000 -b 127.0.0.9 -s 127.0.0.9", 1, "datagram"},
+		{"cm --timeout 1ms", 2, "at least 100ms"},
+		{"cm -b " + foreign, 1, "the address is not one of this machine's"},
 		{"demo extra", 2, "demo takes flags only"},
 		{"demo --size-max huge", 2, "not a number of bytes"},
 		{"demo --size-max 3GiB", 2, "at most 2147483648 bytes"},
@@ -144,7 +169,7 @@ func TestHelp(t *testing.T) {
 	if o := w.run("help", "demo"); o.status != 0 || !strings.Contains(o.out, "--size-max") {
 		t.Errorf("help demo: %+v", o)
 	}
-	for _, cmd := range []string{"", "devinfo", "pingpong", "perf", "perf send_bw", "perf read_lat", "demo"} {
+	for _, cmd := range []string{"", "devinfo", "pingpong", "perf", "perf send_bw", "perf read_lat", "ping", "cm", "demo"} {
 		o := w.run(append(strings.Fields(cmd), "--help")...)
 		o.want(t, cmd, 0)
 		if !strings.Contains(o.out, "2 wrong usage") || o.err != "" {
