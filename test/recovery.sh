@@ -45,9 +45,9 @@ lose() {
 
 # once runs a test, with further flags, and prints the client's JSON.
 once() {
-	ip netns exec $b "$roce" perf "$1" --addr 10.99.0.2 -s 1048576 -n "$count" -t 16 --json "${@:2}" >"$server" 2>/dev/null &
+	ip netns exec $b "$roce" perf "$1" --addr 10.99.0.2 -s 1048576 -n "$count" -t 16 -u 17 --json "${@:2}" >"$server" 2>/dev/null &
 	for _ in $(seq 100); do ip netns exec $b ss -Hltn 'sport = 18515' | grep -q . && break; sleep 0.05; done
-	ip netns exec $a "$roce" perf "$1" --addr 10.99.0.1 -s 1048576 -n "$count" -t 16 --json "${@:2}" 10.99.0.2
+	ip netns exec $a "$roce" perf "$1" --addr 10.99.0.1 -s 1048576 -n "$count" -t 16 -u 17 --json "${@:2}" 10.99.0.2
 	wait
 }
 

@@ -205,6 +205,7 @@ func (r *requester) expire(now time.Duration) {
 	}
 	r.q.count(LocalAckTimeout)
 	r.doubt()
+	r.probing = false
 	r.tried.begin(&r.win)
 	r.wentBack = false
 	r.win.silent(r.top)
@@ -323,6 +324,7 @@ func (r *requester) progress(now time.Duration, to uint64) {
 	if r.done != r.begun {
 		r.unaCum = r.at(r.done).cumAt(to, r.mtu)
 	}
+	r.judgeProbe(to)
 	if r.nxt < r.una {
 		// What was to be sent again has arrived after all.
 		r.cur = r.done

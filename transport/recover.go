@@ -212,10 +212,24 @@ func (r *requester) probeAt() time.Duration {
 func (r *requester) probe(now time.Duration) {
 	r.q.count(AckProbes)
 	r.tried.begin(&r.win)
-	r.win.silent(r.top)
 	r.goBack()
-	r.armed, r.probed = true, now
+	r.armed, r.probed, r.probing = true, now, true
 	r.rtt.shift++
+}
+
+// judgeProbe looks at what a probe brought when everything before una is acknowledged. The
+// window shrinks for the silence if that is no more than was sent again: then it was
+// lost. Otherwise only an acknowledgement was.
+func (r *requester) judgeProbe(una uint64) {
+	switch {
+	case !r.probing:
+		return
+	case una <= r.nxt:
+		r.win.silent(r.top)
+	default:
+		r.inVain()
+	}
+	r.probing = false
 }
 
 // attempt remembers the first packet that was sent again, to find out that it was in

@@ -260,7 +260,7 @@ func TestRecoverProbe(t *testing.T) {
 			wc 2 READ 4 ok
 			count ack_probes 1
 			deadline never`},
-		{"a probe is a few packets, and the window is back when the first transmission had arrived", `
+		{"a probe is a few packets; the window stays when the first transmission had arrived", `
 			post 1 SEND 1
 			> SEND_ONLY 0 1 ack
 			at 4ms
@@ -279,13 +279,13 @@ func TestRecoverProbe(t *testing.T) {
 			> SEND_MIDDLE 2 256 ack
 			> SEND_MIDDLE 3 256 ack
 			> SEND_MIDDLE 4 256 ack
-			window 1264
-			at 18ms                     // sooner than any acknowledgement ever came
-			< ACK 6
+			window 65792                // but four packets are all that is sent
+			at 20ms
+			< ACK 6                     // two more than were sent again
 			wc 2 SEND ok
 			count spurious_retrans 1
 			window 67688`},
-		{"... and stays small when it had not", `
+		{"... and shrinks when it had not", `
 			post 1 SEND 1
 			> SEND_ONLY 0 1 ack
 			at 4ms

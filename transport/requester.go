@@ -100,6 +100,7 @@ type requester struct {
 	armed    bool          // the ack timer runs
 	since    time.Duration // ... since the last progress
 	probed   time.Duration // the last probe
+	probing  bool          // ... has brought nothing yet: what it sends again is little
 	rtt      rtt
 	tried    attempt
 	retries  uint8         // left
@@ -133,7 +134,7 @@ func (r *requester) reset() {
 func (r *requester) clear() {
 	r.cur, r.begun = r.done, r.done
 	r.nxt, r.top, r.end, r.fence = r.una, r.una, r.una, r.una
-	r.tried = attempt{}
+	r.tried, r.probing = attempt{}, false
 	r.acked, r.stop, r.fixed, r.news, r.board = r.una, r.una, r.una, r.una, board{}
 	r.unaCum, r.nxtCum, r.endCum, r.asked = 0, 0, 0, 0
 	r.readHead, r.numReads, r.readNext = 0, 0, 0
@@ -347,7 +348,7 @@ func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int
 		pos += 2
 	}
 	op := dataOpcodes[c.op][pos]
-	ask := last || r.mustAsk(cost) || r.nxt < r.top && r.repair
+	ask := last || r.mustAsk(cost) || r.nxt < r.top && (r.repair || r.probing)
 	b, at := r.newPacket(out, op, c, int(n), ask, last && c.solicits())
 	if b == nil {
 		return 0, true
@@ -469,7 +470,11 @@ func (r *requester) fits(cost uint64) bool {
 		}
 		out -= out * uint64(r.board.n) / (r.nxt - r.una)
 	}
-	return out == 0 || out+cost <= r.win.size
+	size := r.win.size
+	if r.probing {
+		size = min(size, r.win.min)
+	}
+	return out == 0 || out+cost <= size
 }
 
 // mustAsk says whether a packet that ends no message asks for an acknowledgement
