@@ -80,6 +80,7 @@ func TestInterop(t *testing.T) {
 			s.loss(t)
 			s.multicast(t, bin)
 			s.rsockets(t, bin)
+			s.cm(t, bin)
 			s.beside(t, bin)
 		})
 	}
