@@ -4,6 +4,7 @@ package lab
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -240,4 +241,38 @@ func TestProcessIsKilledWithItsChildren(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("the child %d lives on", child)
+}
+
+// A fetch that fails leaves nothing, one that succeeds is not repeated, and what is not whole is replaced.
+func TestFetchOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "kept")
+	whole := filepath.Join(dir, "whole")
+	have := func() bool { _, err := os.Stat(whole); return err == nil }
+	fills := 0
+	fetch := func(name string, fail error) error {
+		return fetchOnce(dir, have, func(tmp string) (string, error) {
+			fills++
+			made := filepath.Join(tmp, "made")
+			if err := os.Mkdir(made, 0o755); err != nil {
+				return "", err
+			}
+			return made, errors.Join(fail, os.WriteFile(filepath.Join(made, name), nil, 0o644))
+		})
+	}
+	broken := errors.New("no network")
+	if err := fetch("whole", broken); !errors.Is(err, broken) || have() {
+		t.Errorf("a fetch that failed: %v, whole %t", err, have())
+	}
+	if err := fetch("half", nil); err == nil || have() {
+		t.Errorf("half a fetch: %v, whole %t", err, have())
+	}
+	for range 2 {
+		if err := fetch("whole", nil); err != nil || !have() || fills != 3 {
+			t.Errorf("%v, whole %t, after %d fetches", err, have(), fills)
+		}
+	}
+	left, err := os.ReadDir(filepath.Dir(dir))
+	if err != nil || len(left) != 1 {
+		t.Errorf("beside it: %v, %v", left, err)
+	}
 }
