@@ -140,6 +140,7 @@ func (m *cmCase) argv(bin binaries, ours, server bool, at string) []string {
 
 // meet runs a server, then a client; both again, if the server did not listen yet: nothing else tells.
 func (c *testCase) meet(m cmCase, bin binaries, weServe bool, family string) {
+	c.use(m.theirs, !weServe)
 	server, client := c.s.us, c.s.rxe
 	if !weServe {
 		server, client = client, server
