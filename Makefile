@@ -50,8 +50,9 @@ hostile: ## the long forms of test/hostile: 100,000 devices that come and go, a 
 	go test -race -count=1 -timeout 10m -v -run TestChaos ./test/hostile -hostile.chaos 20
 
 recovery: ## the tables of docs/recovery.md: goodput under loss and reordering, in virtual time and between two network namespaces (root)
+	@printf '| network | wire | WRITE | READ |\n|---|---|---|---|\n'
 	@go test -count=1 ./test/sim -run 'TestGoodput$$' -v -sim.goodput=256 | sed -n 's/^ *goodput_test.go:[0-9]*: |/|/p'
-	@mkdir -p build && go build -o build/roce ./cmd/roce
+	@echo; mkdir -p build && go build -o build/roce ./cmd/roce
 	@test/recovery.sh build/roce
 
 clean: ## remove what builds and tests left in the checkout
