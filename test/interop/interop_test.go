@@ -79,6 +79,7 @@ func TestInterop(t *testing.T) {
 			s.windows(t)
 			s.loss(t)
 			s.multicast(t, bin)
+			s.nvme(t, bin)
 			s.rsockets(t, bin)
 			s.cm(t, bin)
 			s.beside(t, bin)
@@ -114,7 +115,7 @@ func root(t *testing.T) string {
 }
 
 // binaries are the programs under test and those of the harness.
-type binaries struct{ agent, roce, peer, netio, mcast, rsock string }
+type binaries struct{ agent, roce, peer, netio, mcast, rsock, nvme string }
 
 func build(t *testing.T, ctx context.Context, mode string) binaries {
 	t.Helper()
@@ -140,6 +141,7 @@ func build(t *testing.T, ctx context.Context, mode string) binaries {
 		b.roce = make("roce", "./cmd/roce")
 		b.peer = make("peer", "./test/interop/peer")
 		b.mcast = make("mcast", "./test/interop/mcast")
+		b.nvme = make("nvme", "./test/interop/nvme")
 		b.rsock = make("rsock", "./test/interop/rsock")
 		b.netio = make("netio.test", "./roce/netio", "test", "-c")
 	}

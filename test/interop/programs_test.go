@@ -32,7 +32,13 @@ func (c *testCase) says(p program, text string) {
 // ends waits until a program has ended, with success.
 func (c *testCase) ends(p program) {
 	c.Helper()
-	if exit, err := p.Wait(40 * time.Second); exit != 0 || err != nil {
+	c.endsWithin(p, 40*time.Second)
+}
+
+// endsWithin is ends for a program that may take its time.
+func (c *testCase) endsWithin(p program, timeout time.Duration) {
+	c.Helper()
+	if exit, err := p.Wait(timeout); exit != 0 || err != nil {
 		c.Errorf("exit status %d (%v):\n%s%s", exit, err, p.Stdout(), p.Stderr())
 	}
 }

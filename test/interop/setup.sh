@@ -19,6 +19,7 @@ tshark tshark
 ibv_rc_pingpong ibverbs-utils
 ib_write_bw perftest
 mckey rdmacm-utils
+nvme nvme-cli
 dpkg:ibverbs-providers ibverbs-providers
 dpkg:python3-pyverbs python3-pyverbs
 '
