@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/goroce/goroce/cmd/roce/internal/perftest"
@@ -63,12 +64,14 @@ const (
 // perfOptions are the flags of a test, checked.
 type perfOptions struct {
 	test     *perfTest
-	server   string // empty: be the server
+	service  roce.QPType // RC, UC or UD
+	server   string      // empty: be the server
 	addr     netip.Addr
 	port     uint16
 	gidIndex int
 	size     int // bytes of a message; with -a the largest
 	all      bool
+	anySize  bool // -s was not given
 	iters    int
 	duration time.Duration // instead of iters, 0 for those
 	mtu      ib.MTU        // 0: the port's
@@ -126,7 +129,7 @@ func (o *perfOptions) sizes() []int {
 		return []int{o.size}
 	}
 	var all []int
-	for n := 2; n <= perfMaxAll; n *= 2 {
+	for n := 2; n <= o.size; n *= 2 {
 		all = append(all, n)
 	}
 	return all
@@ -200,8 +203,8 @@ does not answer, wrong data), 2 wrong usage.`,
 					return usagef(cmd, "SERVER is empty")
 				}
 			}
-			if conn != "RC" {
-				return usagef(cmd, "-c %s: only RC is there yet", conn)
+			if o.service = perfServices[conn]; !t.over(o.service) {
+				return usagef(cmd, "-c %s: %s goes over %s", conn, t.name, strings.Join(t.services(), ", "))
 			}
 			if ibPort != 1 {
 				return usagef(cmd, "-i %d: a device has one port, number 1", ibPort)
@@ -236,7 +239,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.IntVarP(&ibPort, "ib-port", "i", 1, "port of the device")
 	f.Uint16VarP(&o.port, "port", "p", perftest.Port, "TCP port to listen on or connect to")
 	f.IntVarP(&o.gidIndex, "gid-index", "x", 0, "index of the local GID")
-	f.StringVarP(&conn, "connection", "c", "RC", "transport service")
+	f.StringVarP(&conn, "connection", "c", "RC", "transport service: "+strings.Join(t.services(), ", "))
 	if size = uint64(defSize); t.atomic() {
 		f.StringVarP(&atomic, "atomic_type", "A", atomicTypes[false], "or "+atomicTypes[true])
 	} else {
@@ -306,6 +309,8 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		return usagef(cmd, "-a and -s: give one of them")
 	case o.all && given("duration"):
 		return usagef(cmd, "-a and -D: all sizes are measured by messages, give -n")
+	case o.verify && o.service == roce.UC && o.test.opcode == roce.WRWrite && !o.test.latency:
+		return usagef(cmd, "-c UC and --verify: the client cannot read what it has written")
 	case o.port == 0:
 		return usagef(cmd, "-p 0: a TCP port is needed, on both sides the same")
 	case o.timeout < 100*time.Millisecond:
@@ -314,6 +319,7 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 	if o.all {
 		o.size = perfMaxAll
 	}
+	o.anySize = !given("size")
 	return nil
 }
 
@@ -334,20 +340,20 @@ func (o *perfOptions) slots(size int) int {
 	if !o.verify || o.test.pingPongs() && !o.test.sends() {
 		return 1
 	}
-	return max(1, min(perfSlots, perfSpace/o.qps/perfStride(size)))
+	return max(1, min(perfSlots, perfSpace/o.qps/o.stride(size)))
 }
 
 // area returns how many bytes the messages of all sizes need.
 func (o *perfOptions) area(cycle int) int {
 	most := max(perftest.CycleBuffer, cycle)
 	for _, size := range o.sizes() {
-		most = max(most, o.slots(size)*perfStride(size))
+		most = max(most, o.slots(size)*o.stride(size))
 	}
 	return (most + 63) &^ 63
 }
 
-// perfStride is the distance between slots: no two share a cache line.
-func perfStride(size int) int { return (size + 63) &^ 63 }
+// stride is the distance between slots: no two share a cache line.
+func (o *perfOptions) stride(size int) int { return (o.header() + size + 63) &^ 63 }
 
 // how names the programs of the other side, for messages.
 func (t *perfTest) how() string { return fmt.Sprintf("roce perf %s, or ib_%s -F", t.name, t.name) }

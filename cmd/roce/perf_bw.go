@@ -65,7 +65,7 @@ func newRequests(r *perfRun, size int) *requests {
 			f.depth = min(f.depth, slots)
 		}
 		for s := range slots {
-			f.sges = append(f.sges, r.ep.mr.SGE(r.ep.local(k)+s*perfStride(size), size))
+			f.sges = append(f.sges, r.ep.mr.SGE(r.ep.local(k)+s*o.stride(size), size))
 		}
 		b.flows = append(b.flows, f)
 	}
@@ -155,8 +155,9 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 	}
 	if b.o.test.opcode != roce.WRSend {
 		peer := &b.ep.peers[f.k]
-		wr.RemoteAddr, wr.RKey = peer.VAddr+uint64(b.check.remoteSlot(slot)*perfStride(b.size)), peer.RKey
+		wr.RemoteAddr, wr.RKey = peer.VAddr+uint64(b.check.remoteSlot(slot)*b.o.stride(b.size)), peer.RKey
 	}
+	b.ep.direct(wr, f.k)
 	full := f.tail >= uint64(b.cqMod) || int(f.posted-f.done) >= f.depth && last
 	if full || b.o.duration == 0 && f.posted == uint64(b.o.iters) {
 		wr.Flags = roce.Signaled
@@ -264,7 +265,7 @@ func (r *perfRun) newRecvQueue(k, size, depth int) (*recvQueue, error) {
 	}
 	sges := make([]roce.SGE, slots)
 	for s := range sges {
-		sges[s] = r.ep.mr.SGE(r.ep.remote(k)+s*perfStride(size), size)
+		sges[s] = r.ep.mr.SGE(r.ep.remote(k)+s*o.stride(size), o.header()+size)
 	}
 	for i := range q.wrs {
 		q.wrs[i] = roce.RecvWR{ID: recvBit | uint64(k), SGE: sges[i%slots : i%slots+1]}
@@ -333,8 +334,8 @@ func (b *receives) complete(wc *roce.WC) error {
 	if wc.Status != roce.WCSuccess {
 		return &completionError{recvID, wc.Status}
 	}
-	if int(wc.ByteLen) != b.size {
-		return wrongLength(int(wc.ByteLen), b.size)
+	if got := int(wc.ByteLen) - b.o.header(); got != b.size {
+		return wrongLength(got, b.size)
 	}
 	q := b.queues[k]
 	if b.o.verify {

@@ -15,18 +15,20 @@ import (
 // k is an area to send from and one for the peer to reach or to receive into; for
 // READ it is the requester that reads into the first.
 type perfEndpoint struct {
-	o     *perfOptions
-	dev   *roce.Device
-	mtu   ib.MTU // what we can do
-	gid   ib.GID
-	pd    *roce.PD
-	mr    *roce.MR
-	cq    *roce.CQ
-	qps   []*roce.QP
-	buf   []byte
-	area  int // bytes
-	mine  []perftest.Dest
-	peers []perftest.Dest
+	o      *perfOptions
+	dev    *roce.Device
+	mtu    ib.MTU // what we can do
+	gid    ib.GID
+	pd     *roce.PD
+	mr     *roce.MR
+	cq     *roce.CQ
+	qps    []*roce.QP
+	ahs    []*roce.AH // of the peers, over UD
+	buf    []byte
+	area   int         // bytes
+	access roce.Access // of the peer
+	mine   []perftest.Dest
+	peers  []perftest.Dest
 }
 
 // openPerf opens the device of a local address.
@@ -56,18 +58,18 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 	}
 	e.area = o.area(cycle)
 	e.buf = make([]byte, 2*e.area*o.qps)
-	access := roce.RemoteWrite
+	e.access = roce.RemoteWrite
 	switch {
 	case o.test.sends():
-		access = 0
+		e.access = 0
 	case o.test.atomic():
-		access = roce.RemoteAtomic
+		e.access = roce.RemoteAtomic
 	case o.test.opcode == roce.WRRead:
-		access = roce.RemoteRead
+		e.access = roce.RemoteRead
 	case o.verify:
-		access |= roce.RemoteRead // the client looks at what it has written
+		e.access |= roce.RemoteRead // the client looks at what it has written
 	}
-	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite|access); err != nil {
+	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite|e.access); err != nil {
 		return err
 	}
 	perQP := o.txDepth + 1
@@ -77,25 +79,31 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 	if e.cq, err = e.dev.CreateCQ(o.qps * perQP); err != nil {
 		return perfTooDeep(err)
 	}
-	for k := range o.qps {
-		q, err := e.pd.CreateQP(roce.QPConfig{SendCQ: e.cq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1})
+	for range o.qps {
+		q, err := e.pd.CreateQP(roce.QPConfig{
+			Type: o.service, SendCQ: e.cq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1,
+		})
 		if err != nil {
 			return perfTooDeep(err)
 		}
-		e.qps = append(e.qps, q)
-		if err := q.Init(access); err != nil {
+		if err := e.init(q); err != nil {
 			return err
 		}
-		d := perftest.Dest{OutReads: 1, QPN: q.Num(), PSN: q.PSN(), RKey: e.mr.RKey(), VAddr: e.mr.Addr() + uint64(e.remote(k)), GID: e.gid}
-		if o.test.fetches() {
-			d.OutReads = uint16(o.outs)
-		}
-		e.mine = append(e.mine, d)
+		e.add(q)
 	}
 	if o.test.opcode == roce.WRRead && !o.client() {
 		e.fillForReads()
 	}
 	return nil
+}
+
+// add takes the next queue pair.
+func (e *perfEndpoint) add(q *roce.QP) {
+	d := perftest.Dest{OutReads: 1, QPN: q.Num(), PSN: q.PSN(), RKey: e.mr.RKey(), VAddr: e.mr.Addr() + uint64(e.remote(len(e.qps))), GID: e.gid}
+	if e.o.test.fetches() {
+		d.OutReads = uint16(e.o.outs)
+	}
+	e.qps, e.mine = append(e.qps, q), append(e.mine, d)
 }
 
 // perfTooDeep names the flags behind a configuration error.
@@ -115,36 +123,23 @@ func (e *perfEndpoint) at(off, size int) []byte { return e.buf[off:][:size:size]
 
 // connect brings all queue pairs to RTS, with the attributes of perftest.
 func (e *perfEndpoint) connect(peers []perftest.Dest, mtu ib.MTU) error {
+	e.peers = peers
 	for k, q := range e.qps {
 		p := peers[k]
 		if err := checkPeer(e.dev.Addr(), p.GID, p.QPN, "ib_"+e.o.test.name, "-x"); err != nil {
 			return err
 		}
-		err := q.Modify(&roce.Attr{
-			State: roce.StateRTR, PathMTU: mtu, DestQPN: p.QPN, RQPSN: p.PSN,
-			MaxDestRdAtomic: uint8(e.mine[k].OutReads), MinRNRTimer: 12, // 0.64 ms
-			AV: roce.AddressVector{DGID: p.GID, SGIDIndex: uint8(e.o.gidIndex), HopLimit: 64},
-		}, roce.MaskState|roce.MaskAV|roce.MaskPathMTU|roce.MaskDestQPN|roce.MaskRQPSN|roce.MaskMaxDestRdAtomic|roce.MaskMinRNRTimer)
-		if err != nil {
-			return err
-		}
-		err = q.Modify(&roce.Attr{
-			State: roce.StateRTS, SQPSN: e.mine[k].PSN,
-			Timeout: ib.AckTimeout(e.o.ackTime), RetryCnt: 7, RNRRetry: 7, // for ever
-			MaxRdAtomic: uint8(max(1, min(p.OutReads, e.mine[k].OutReads))),
-		}, roce.MaskState|roce.MaskTimeout|roce.MaskRetryCnt|roce.MaskRNRRetry|roce.MaskSQPSN|roce.MaskMaxRdAtomic)
-		if err != nil {
+		if err := e.connectQP(q, k, &p, mtu); err != nil {
 			return err
 		}
 	}
-	e.peers = peers
 	return nil
 }
 
 // fillForReads makes the data that clients read: a stream that does not depend on
 // the size of the messages, so that any part of it is known.
 func (e *perfEndpoint) fillForReads() {
-	for k := range e.qps {
+	for k := range e.o.qps {
 		pattern.Fill(e.at(e.remote(k), e.area), readKey(k))
 	}
 }

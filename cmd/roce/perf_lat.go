@@ -59,9 +59,10 @@ func newSendPingPong(r *perfRun, size int) (*sendPingPong, error) {
 	}
 	b := &sendPingPong{pingPong: pingPong{perfRun: r, size: size, lat: newLatencies(2)}, q: q}
 	for s := range r.o.slots(size) {
-		b.sges = append(b.sges, r.ep.mr.SGE(r.ep.local(0)+s*perfStride(size), size))
+		b.sges = append(b.sges, r.ep.mr.SGE(r.ep.local(0)+s*r.o.stride(size), size))
 	}
 	b.send = roce.SendWR{ID: sendID, Opcode: roce.WRSend, Flags: roce.Signaled}
+	r.ep.direct(&b.send, 0)
 	return b, nil
 }
 
@@ -111,8 +112,8 @@ func (b *sendPingPong) complete(wc *roce.WC) error {
 	if wc.Status != roce.WCSuccess {
 		return &completionError{recvID, wc.Status}
 	}
-	if int(wc.ByteLen) != b.size {
-		return wrongLength(int(wc.ByteLen), b.size)
+	if got := int(wc.ByteLen) - b.o.header(); got != b.size {
+		return wrongLength(got, b.size)
 	}
 	if b.o.verify {
 		if err := b.check.received(b.perfRun, 0, b.q.slot(b.got), b.size, b.got, 1-b.side()); err != nil {

@@ -176,7 +176,7 @@ func (r *perfRun) head() {
 	r.show("%s                    %s\n", perfRule, o.title())
 	r.show(" Device          : %v\n", r.ep.dev.Addr())
 	r.show(" Number of qps   : %d\t\tTransport type : IB\n", o.qps)
-	r.show(" Connection type : RC\n")
+	r.show(" Connection type : %v\n", o.service)
 	switch {
 	case t.latency:
 	case o.client():
@@ -282,7 +282,7 @@ func (r *perfRun) tail() error {
 		return nil
 	}
 	j := perfJSON{
-		Test: o.test.name, Role: "server", Transport: "rc",
+		Test: o.test.name, Role: "server", Transport: strings.ToLower(fmt.Sprint(o.service)),
 		Peer: jsonPerfPeer{"perftest", r.peer.Version},
 		MTU:  r.mtu.Bytes(), QPs: o.qps, TxDepth: o.txDepth, RxDepth: o.rxDepth, PostList: o.postList, OutReads: o.outs,
 		Local: newJSONPerfDests(r.ep.mine), Remote: newJSONPerfDests(r.ep.peers),

@@ -115,6 +115,9 @@ func (r *perfRun) hello(ctx context.Context, addr netip.Addr) (err error) {
 		return err
 	}
 	r.mtu = min(r.ep.mtu, r.peer.MTU)
+	if err := r.o.fit(r.mtu); err != nil {
+		return err
+	}
 	return r.check.agree(r.o, r.peer)
 }
 
@@ -230,6 +233,9 @@ func (r *perfRun) explain(err error) error {
 		peer = r.ep.peers[0].GID.Addr()
 	}
 	switch {
+	case errors.As(err, &quiet) && r.o.service != roce.RC:
+		return fmt.Errorf("%w: %v repeats nothing, and a message that is lost ends a test; otherwise look whether the other side's program still runs, with the same test, -c, -s, -n or -D, and -q",
+			err, r.o.service)
 	case errors.As(err, &quiet):
 		return fmt.Errorf("%w: is the other side's program still running, and do both sides use the same test, -s, -n or -D, and -q?", err)
 	case !errors.As(err, &failed):

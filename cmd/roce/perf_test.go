@@ -76,6 +76,12 @@ func TestPerf(t *testing.T) {
 		{"atomic_bw", "-n 300 -o 1 -l 7 -A CMP_AND_SWAP --verify", "8", "300", [2]int{0, 300}},
 		{"atomic_lat", "-n 200", "8", "200", [2]int{}},
 		{"atomic_lat", "-n 200 -A CMP_AND_SWAP --verify", "8", "200", [2]int{0, 200}},
+		{"send_bw", "-c UC -n 30 -s 5000 -q 2 --verify", "5000", "60", [2]int{60, 0}},
+		{"send_bw", "-c UD -n 40 -q 2 --verify", "4096", "80", [2]int{80, 0}},
+		{"send_lat", "-c UC -n 50 -s 5000 --verify", "5000", "50", [2]int{50, 50}},
+		{"send_lat", "-c UD -n 50 -s 100 --verify", "100", "50", [2]int{50, 50}},
+		{"write_bw", "-c UC -n 60 -s 5000", "5000", "60", [2]int{}},
+		{"write_lat", "-c UC -n 50 -s 1000 --verify", "1000", "50", [2]int{50, 50}},
 	} {
 		t.Run(tt.test+" "+tt.both, func(t *testing.T) {
 			t.Parallel()
@@ -168,6 +174,20 @@ func TestPerfDuration(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Over UD sizes end with the path MTU, and a message that is lost ends the test, with
+// the reason.
+func TestPerfDatagrams(t *testing.T) {
+	server, _ := newWorld(t).playPerf("send_lat", "-c UD -a -n 5 -m 512 --verify", nil, nil)
+	if rows := perfRow.FindAllStringSubmatch(server.out, -1); len(rows) != 9 || rows[8][1] != "512" {
+		t.Errorf("rows %q", rows)
+	}
+	w := newWorld(t)
+	w.disagree(pingpong{command: "perf send_bw", server: []string{"-c", "UD", "-s", "1025"}, client: []string{"-c", "UD", "-s", "1025", "-m", "1024"}}, "-s 1025: a datagram has up to the path MTU here, 1024 bytes")
+	w = newWorld(t)
+	w.wrap = lossy(0.5)
+	w.disagree(pingpong{command: "perf send_bw", server: []string{"-c", "UD", "--timeout", "500ms"}, client: []string{"-c", "UD"}}, "UD repeats nothing")
 }
 
 // The table has the lines of perftest, which scripts read.

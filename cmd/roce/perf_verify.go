@@ -83,7 +83,7 @@ func dataKey(k, size int, i, side uint64) uint64 {
 
 // fill makes message i of queue pair k in a slot of ours.
 func (c *perfCheck) fill(r *perfRun, k, slot, size int, i, side uint64) {
-	pattern.Fill(r.ep.at(r.ep.local(k)+slot*perfStride(size), size), dataKey(k, size, i, side))
+	pattern.Fill(r.ep.at(r.ep.local(k)+slot*r.o.stride(size), size), dataKey(k, size, i, side))
 }
 
 // beforeRequest makes the memory for message f.posted-1 ready.
@@ -92,7 +92,7 @@ func (c *perfCheck) beforeRequest(b *requests, f *flow, slot int, wr *roce.SendW
 		c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, 0)
 		return
 	}
-	copy(b.ep.at(b.ep.local(f.k)+slot*perfStride(b.size), b.size), c.stale)
+	copy(b.ep.at(b.ep.local(f.k)+slot*b.o.stride(b.size), b.size), c.stale)
 	if b.o.cmpSwap {
 		wr.CompareAdd, wr.Swap = c.word(b.o, f.k, f.posted-1), c.word(b.o, f.k, f.posted)
 	}
@@ -114,7 +114,7 @@ func (c *perfCheck) afterRequests(b *requests, f *flow, n uint64) error {
 	}
 	for i := f.done; i < f.done+n; i++ {
 		slot := int(i % uint64(len(f.sges)))
-		off := slot * perfStride(b.size)
+		off := slot * b.o.stride(b.size)
 		if b.o.test.atomic() {
 			if got, want := b.ep.mr.LoadUint64(b.ep.local(f.k)+off), c.word(b.o, f.k, i); got != want {
 				return fmt.Errorf("wrong result of operation %d of queue pair %d: %#x, expected %#x", i+1, f.k, got, want)
@@ -143,7 +143,7 @@ func (c *perfCheck) afterRequests(b *requests, f *flow, n uint64) error {
 
 // received checks message number i of queue pair k, from a side, in its slot.
 func (c *perfCheck) received(r *perfRun, k, slot, size int, i, side uint64) error {
-	return c.data(r.ep.at(r.ep.remote(k)+slot*perfStride(size), size), dataKey(k, size, i, side), k, i)
+	return c.data(r.ep.at(r.ep.remote(k)+slot*r.o.stride(size)+r.o.header(), size), dataKey(k, size, i, side), k, i)
 }
 
 // fillWrite makes message i of a WRITE ping-pong, whose last byte is its number.
@@ -232,7 +232,7 @@ func (c *perfCheck) readBack(ctx context.Context, b *requests) error {
 	for _, f := range b.flows {
 		slots := uint64(len(f.sges))
 		for i := f.posted - min(f.posted, slots); i < f.posted; i++ {
-			off := int(i%slots) * perfStride(b.size)
+			off := int(i%slots) * b.o.stride(b.size)
 			clear(b.ep.at(b.ep.local(f.k)+off, b.size))
 			if err := b.read(ctx, f.k, off, off, b.size); err != nil {
 				return err

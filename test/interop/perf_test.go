@@ -16,9 +16,10 @@ type perfCase struct {
 	weServe bool
 	family  string
 	size    int
-	cmpSwap bool // atomics
-	qps     int  // 0 for latency tests, which have one
-	newer   bool // perftest of the guest's newer Debian
+	cmpSwap bool   // atomics
+	service string // RC (or empty), UC, UD
+	qps     int    // 0 for latency tests, which have one
+	newer   bool   // perftest of the guest's newer Debian
 }
 
 var (
@@ -52,6 +53,9 @@ func (p perfCase) name() string {
 	if p.cmpSwap {
 		name += " CmpSwap"
 	}
+	if p.service != "" {
+		name += " " + p.service
+	}
 	if p.qps > 1 {
 		name += fmt.Sprintf(" %d QPs", p.qps)
 	}
@@ -70,6 +74,9 @@ func (p perfCase) flags(port int) []string {
 	case !p.atomic():
 		f = append(f, "-s", fmt.Sprint(p.size))
 	}
+	if p.service != "" {
+		f = append(f, "-c", p.service)
+	}
 	if p.qps > 1 {
 		f = append(f, "-q", fmt.Sprint(p.qps))
 	}
@@ -82,6 +89,12 @@ func perfFull() (all []perfCase) {
 		for _, serve := range []bool{true, false} {
 			for _, family := range pingpongFamilies {
 				p := perfCase{test: test, weServe: serve, family: family, size: 8}
+				if !p.fetches() {
+					all = append(all, perfCase{test: test, weServe: serve, family: family, size: 1000, service: "UC"})
+				}
+				if strings.HasPrefix(test, "send_") {
+					all = append(all, perfCase{test: test, weServe: serve, family: family, size: 1000, service: "UD"})
+				}
 				if p.atomic() {
 					all = append(all, p)
 					p.cmpSwap = true
@@ -115,6 +128,10 @@ var perfSubset = []perfCase{
 	{test: "atomic_bw", weServe: false, family: ipv4, size: 8, cmpSwap: true, qps: 2},
 	{test: "atomic_lat", weServe: true, family: ipv4, size: 8, cmpSwap: true},
 	{test: "atomic_lat", weServe: false, family: ipv6, size: 8},
+	{test: "send_bw", weServe: true, family: ipv4, size: 1000, service: "UC"},
+	{test: "write_lat", weServe: false, family: ipv6, size: 1000, service: "UC"},
+	{test: "send_bw", weServe: false, family: ipv6, size: 1000, service: "UD"},
+	{test: "send_lat", weServe: true, family: ipv4, size: 1000, service: "UD"},
 }
 
 func (s *session) perf(t *testing.T) {

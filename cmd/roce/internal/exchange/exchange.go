@@ -23,6 +23,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/goroce/goroce/ib"
@@ -201,7 +202,7 @@ func Explain(ctx context.Context, conn net.Conn, doing string, err error) error 
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errors.New("no answer in time")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		err = errors.New("the peer closed the connection; its own output says why")
 	}
 	return fmt.Errorf("TCP exchange with %s: %s: %w", conn.RemoteAddr(), doing, err)
