@@ -80,11 +80,15 @@ func cmConnect(ctx context.Context, dev *roce.Device, server string, timeout tim
 // sourceFor returns the local address that leads to a server. On loopback, where
 // that would be the server's, it is a neighbour.
 func sourceFor(ctx context.Context, server string) (netip.Addr, error) {
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server)
+	to, err := netip.ParseAddr(server) // with its zone, which a resolver may lose
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("cannot find the address of %s: %w", server, err)
+		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server)
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("cannot find the address of %s: %w", server, err)
+		}
+		to = ips[0]
 	}
-	to := ips[0].Unmap()
+	to = to.Unmap()
 	from, err := netio.SourceFor(to)
 	if err != nil {
 		return netip.Addr{}, err

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goroce/goroce/roce/netio"
 )
 
 // meet runs a server and a client of the connection manager; the client is run again
@@ -192,5 +194,25 @@ func TestCMDisagree(t *testing.T) {
 	s, c = w.meet("cm -b 127.0.0.78 -c 2 --timeout 500ms", "cm -s 127.0.0.78 -b 127.0.0.79 -c 1")
 	if s.status != 1 || !strings.Contains(s.err, "1 of 2 connections have come") {
 		t.Errorf("server %+v, client %+v", s, c)
+	}
+}
+
+// TestSourceFor: on loopback the client takes a neighbour of the server's address; a
+// link-local address keeps its zone.
+func TestSourceFor(t *testing.T) {
+	if got, err := sourceFor(t.Context(), "127.0.0.1"); err != nil || got != addr("127.0.0.2") {
+		t.Errorf("to 127.0.0.1: %v, %v", got, err)
+	}
+	local, err := netio.LocalAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range local {
+		if a.Zone() == "" {
+			continue
+		}
+		if got, err := sourceFor(t.Context(), a.String()); err != nil || got.Zone() != a.Zone() {
+			t.Errorf("to %v: %v, %v", a, got, err)
+		}
 	}
 }
