@@ -81,6 +81,7 @@ type perfOptions struct {
 	postList int
 	outs     int  // READs or atomics under way
 	cmpSwap  bool // CmpSwap instead of FetchAdd
+	rdmaCM   bool // connect by rdma_cm, and talk over it
 	verify   bool
 	ackTime  int     // a code: 4.096 us times 2 to this power
 	loss     float64 // percent of the packets that we send
@@ -229,6 +230,9 @@ does not answer, wrong data), 2 wrong usage.`,
 			if o.addr, err = localAddrFlag(cmd, addr, dev); err != nil {
 				return err
 			}
+			if o.rdmaCM && !o.client() && !o.addr.IsValid() {
+				return usagef(cmd, "-R: a server needs to know where to listen, give --addr or -d")
+			}
 			return a.perf(cmd.Context(), &o)
 		},
 	}
@@ -237,7 +241,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.StringVar(&addr, "addr", "", "local IP address (default: the one that leads to the other side)")
 	f.StringVarP(&dev, "ib-dev", "d", "", "the same by name of the device, see 'roce devinfo'")
 	f.IntVarP(&ibPort, "ib-port", "i", 1, "port of the device")
-	f.Uint16VarP(&o.port, "port", "p", perftest.Port, "TCP port to listen on or connect to")
+	f.Uint16VarP(&o.port, "port", "p", perftest.Port, "TCP port to listen on or connect to; with -R that of rdma_cm")
 	f.IntVarP(&o.gidIndex, "gid-index", "x", 0, "index of the local GID")
 	f.StringVarP(&conn, "connection", "c", "RC", "transport service: "+strings.Join(t.services(), ", "))
 	if size = uint64(defSize); t.atomic() {
@@ -264,6 +268,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.IntVarP(&o.ackTime, "qp-timeout", "u", 14, "how long to wait for an acknowledgement: 4.096 us times 2 to the power of this, 0 for ever")
 	f.Float64Var(&o.loss, "loss", 0, "lose so many percent of the packets that this side sends")
 	f.Float64Var(&o.reorder, "reorder", 0, "let so many percent of them be overtaken by 3 to 50 others, 1 ms at most")
+	f.BoolVarP(&o.rdmaCM, "rdma_cm", "R", false, "connect the queue pairs by rdma_cm, on both sides; RC only")
 	f.BoolVarP(&ignored, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
 	f.BoolVar(&o.verify, "verify", false, "verify the data, on both sides")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
@@ -311,8 +316,10 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		return usagef(cmd, "-a and -D: all sizes are measured by messages, give -n")
 	case o.verify && o.service == roce.UC && o.test.opcode == roce.WRWrite && !o.test.latency:
 		return usagef(cmd, "-c UC and --verify: the client cannot read what it has written")
+	case o.rdmaCM && o.service != roce.RC:
+		return usagef(cmd, "-c %v and -R: queue pairs of RC only are connected by rdma_cm", o.service)
 	case o.port == 0:
-		return usagef(cmd, "-p 0: a TCP port is needed, on both sides the same")
+		return usagef(cmd, "-p 0: a port is needed, on both sides the same")
 	case o.timeout < 100*time.Millisecond:
 		return usagef(cmd, "--timeout %v: at least 100ms is needed", o.timeout)
 	}

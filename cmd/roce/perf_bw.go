@@ -360,7 +360,7 @@ func wrongLength(got, want int) error {
 // errSpokenTo ends the wait for messages of a client that has finished.
 var errSpokenTo = errors.New("the client has finished")
 
-// untilSpokenTo returns a context that ends when the peer says something over TCP.
+// untilSpokenTo returns a context that ends when the peer says something in the exchange.
 func (r *perfRun) untilSpokenTo(ctx context.Context) (_ context.Context, stop func()) {
 	inner, cancel := context.WithCancelCause(ctx)
 	finished := make(chan struct{})

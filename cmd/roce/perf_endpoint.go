@@ -9,6 +9,7 @@ import (
 	"github.com/goroce/goroce/cmd/roce/internal/perftest"
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/rdmacm"
 )
 
 // perfEndpoint is one side's device with all queue pairs. The memory of queue pair
@@ -23,7 +24,8 @@ type perfEndpoint struct {
 	mr     *roce.MR
 	cq     *roce.CQ
 	qps    []*roce.QP
-	ahs    []*roce.AH // of the peers, over UD
+	ahs    []*roce.AH     // of the peers, over UD
+	conns  []*rdmacm.Conn // of the queue pairs, with -R
 	buf    []byte
 	area   int         // bytes
 	access roce.Access // of the peer
@@ -49,8 +51,8 @@ func (a *app) openPerf(addr netip.Addr, o *perfOptions) (_ *perfEndpoint, err er
 	return e, err
 }
 
-// build makes queue pairs and memory, in INIT; cycle is how much of an area the
-// peer walks through.
+// build makes the memory and, unless rdma_cm does that, queue pairs in INIT; cycle is
+// how much of an area the peer walks through.
 func (e *perfEndpoint) build(cycle int) (err error) {
 	o := e.o
 	if e.pd, err = e.dev.AllocPD(); err != nil {
@@ -79,10 +81,18 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 	if e.cq, err = e.dev.CreateCQ(o.qps * perQP); err != nil {
 		return perfTooDeep(err)
 	}
-	for range o.qps {
-		q, err := e.pd.CreateQP(roce.QPConfig{
-			Type: o.service, SendCQ: e.cq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1,
-		})
+	if o.test.opcode == roce.WRRead && !o.client() {
+		e.fillForReads()
+	}
+	if o.rdmaCM {
+		return nil
+	}
+	return e.makeQPs()
+}
+
+func (e *perfEndpoint) makeQPs() error {
+	for range e.o.qps {
+		q, err := e.pd.CreateQP(e.qpConfig())
 		if err != nil {
 			return perfTooDeep(err)
 		}
@@ -91,10 +101,15 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 		}
 		e.add(q)
 	}
-	if o.test.opcode == roce.WRRead && !o.client() {
-		e.fillForReads()
-	}
 	return nil
+}
+
+// qpConfig is what queue pairs are made of.
+func (e *perfEndpoint) qpConfig() roce.QPConfig {
+	o := e.o
+	return roce.QPConfig{
+		Type: o.service, SendCQ: e.cq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1,
+	}
 }
 
 // add takes the next queue pair.
@@ -121,9 +136,13 @@ func (e *perfEndpoint) remote(k int) int { return (e.o.qps + k) * e.area }
 // at returns the memory of a message at an offset.
 func (e *perfEndpoint) at(off, size int) []byte { return e.buf[off:][:size:size] }
 
-// connect brings all queue pairs to RTS, with the attributes of perftest.
+// connect brings all queue pairs to RTS, with the attributes of perftest; rdma_cm has
+// done so already.
 func (e *perfEndpoint) connect(peers []perftest.Dest, mtu ib.MTU) error {
 	e.peers = peers
+	if e.o.rdmaCM {
+		return nil
+	}
 	for k, q := range e.qps {
 		p := peers[k]
 		if err := checkPeer(e.dev.Addr(), p.GID, p.QPN, "ib_"+e.o.test.name, "-x"); err != nil {

@@ -188,7 +188,8 @@ func (r *perfRun) head() {
 	if t.fetches() {
 		r.show(" Outstand reads  : %d\n", o.outs)
 	}
-	r.show(" Data ex. method : Ethernet\n%s", perfRule)
+	states, methods := map[bool]string{false: "OFF", true: "ON"}, map[bool]string{false: "Ethernet", true: "rdma_cm"}
+	r.show(" rdma_cm QPs     : %s\n Data ex. method : %s\n%s", states[o.rdmaCM], methods[o.rdmaCM], perfRule)
 	for i, side := range [][]perftest.Dest{r.ep.mine, r.ep.peers} {
 		for _, d := range side {
 			r.show(" %s address: %s\n", []string{"local", "remote"}[i], destLine(t, d))
@@ -234,6 +235,7 @@ type perfJSON struct {
 	Test      string            `json:"test"`
 	Role      string            `json:"role"` // client or server
 	Transport string            `json:"transport"`
+	RDMACM    bool              `json:"rdma_cm"` // connected it
 	Peer      jsonPerfPeer      `json:"peer"`
 	MTU       int               `json:"mtu"` // bytes
 	QPs       int               `json:"qps"`
@@ -282,7 +284,7 @@ func (r *perfRun) tail() error {
 		return nil
 	}
 	j := perfJSON{
-		Test: o.test.name, Role: "server", Transport: strings.ToLower(fmt.Sprint(o.service)),
+		Test: o.test.name, Role: "server", Transport: strings.ToLower(fmt.Sprint(o.service)), RDMACM: o.rdmaCM,
 		Peer: jsonPerfPeer{"perftest", r.peer.Version},
 		MTU:  r.mtu.Bytes(), QPs: o.qps, TxDepth: o.txDepth, RxDepth: o.rxDepth, PostList: o.postList, OutReads: o.outs,
 		Local: newJSONPerfDests(r.ep.mine), Remote: newJSONPerfDests(r.ep.peers),

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"net/netip"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"github.com/goroce/goroce/cmd/roce/internal/perftest"
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/rdmacm"
 )
 
 // perfRun is one test from the first address to the result.
@@ -19,12 +20,19 @@ type perfRun struct {
 	app     *app
 	o       *perfOptions
 	ep      *perfEndpoint
-	conn    net.Conn
+	conn    perfConn
+	cm      *rdmacm.Listener // of a server, with -R
 	talk    *perftest.Session
 	peer    perftest.Peer
 	mtu     ib.MTU
 	results []perfResult
 	check   perfCheck
+}
+
+// perfConn is what both sides exchange records over.
+type perfConn interface {
+	exchange.Conn
+	io.Closer
 }
 
 // perf runs one test as client or server.
@@ -74,32 +82,61 @@ func (r *perfRun) sit(addr netip.Addr) (err error) {
 // meetServer is the client's way to a peer that has said hello.
 func (r *perfRun) meetServer(ctx context.Context) (err error) {
 	o := r.o
+	if o.rdmaCM {
+		return r.meetServerByCM(ctx)
+	}
 	r.app.progressf("connecting to %s, TCP port %d", o.server, o.port)
-	if r.conn, err = dial(ctx, tcpServer{o.server, o.port, o.timeout, o.test.how()}); err != nil {
+	conn, err := dial(ctx, tcpServer{o.server, o.port, o.timeout, o.test.how()})
+	if err != nil {
 		return err
 	}
-	return r.hello(ctx, clientAddr(r.conn))
+	r.conn = conn
+	return r.hello(ctx, clientAddr(conn))
 }
 
 // meetClient is the server's.
 func (r *perfRun) meetClient(ctx context.Context) error {
-	l, err := r.app.listen(ctx, r.o.port)
+	listen := r.listenByTCP
+	if r.o.rdmaCM {
+		listen = r.listenByCM
+	}
+	next, stop, err := listen(ctx)
 	if err != nil {
 		return err
 	}
-	defer l.Close()
-	r.app.progressf("waiting for a client on TCP port %d", r.o.port)
+	defer stop()
 	for {
-		if r.conn, err = accept(ctx, l); err != nil {
+		conn, local, err := next(ctx)
+		if err != nil {
 			return err
 		}
-		err = r.hello(ctx, tcpAddr(r.conn.LocalAddr()))
+		r.conn = conn
+		err = r.hello(ctx, local)
 		if !errors.Is(err, exchange.ErrSilent) {
 			return err
 		}
 		fmt.Fprintf(r.app.stderr, "roce: %s connected and said nothing; still waiting\n", r.conn.RemoteAddr())
 		r.conn.Close()
 	}
+}
+
+// nextClient waits for a client; local is the address that it has come to.
+type nextClient func(ctx context.Context) (conn perfConn, local netip.Addr, err error)
+
+func (r *perfRun) listenByTCP(ctx context.Context) (next nextClient, stop func(), err error) {
+	l, err := r.app.listen(ctx, r.o.port)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.app.progressf("waiting for a client on TCP port %d", r.o.port)
+	next = func(ctx context.Context) (perfConn, netip.Addr, error) {
+		conn, err := accept(ctx, l)
+		if err != nil {
+			return nil, netip.Addr{}, err
+		}
+		return conn, tcpAddr(conn.LocalAddr()), nil
+	}
+	return next, func() { l.Close() }, nil
 }
 
 // hello exchanges what both sides are and can do; addr is our address unless one
@@ -125,6 +162,11 @@ func (r *perfRun) hello(ctx context.Context, addr netip.Addr) (err error) {
 func (r *perfRun) connect(ctx context.Context) error {
 	if err := r.ep.build(r.peer.CycleBuffer); err != nil {
 		return err
+	}
+	if r.o.rdmaCM {
+		if err := r.connectByCM(ctx); err != nil {
+			return err
+		}
 	}
 	return r.talk.Connect(ctx, r.o.timeout, r.o.test.order, r.ep.mine, func(peers []perftest.Dest) error {
 		return r.ep.connect(peers, r.mtu)
@@ -216,10 +258,16 @@ func (r *perfRun) newBench(size int) (bench, error) {
 }
 
 func (r *perfRun) close() {
-	r.ep.close()
+	if r.ep != nil {
+		r.ep.hangUp()
+	}
 	if r.conn != nil {
 		r.conn.Close()
 	}
+	if r.cm != nil {
+		r.cm.Close()
+	}
+	r.ep.close()
 }
 
 // explain makes one line of what ended a test, with what to do about it.

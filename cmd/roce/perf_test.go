@@ -7,6 +7,7 @@ import (
 	"net"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,7 +24,12 @@ func (w *world) playPerf(test, both string, server, client []string) (s, c outco
 	if w.wrap == nil {
 		both += " -u 18"
 	}
-	s, c = w.play(pingpong{command: "perf " + test, server: append(strings.Fields(both), server...), client: append(strings.Fields(both), client...)})
+	if slices.Contains(strings.Fields(both), "-R") {
+		args := "perf " + test + " " + both
+		s, c = w.meet(args+" --addr 127.0.0.1 "+strings.Join(server, " "), args+" "+strings.Join(client, " ")+" 127.0.0.1")
+	} else {
+		s, c = w.play(pingpong{command: "perf " + test, server: append(strings.Fields(both), server...), client: append(strings.Fields(both), client...)})
+	}
 	s.want(w.t, "server", 0)
 	c.want(w.t, "client", 0)
 	for _, o := range []outcome{s, c} {
@@ -82,6 +88,14 @@ func TestPerf(t *testing.T) {
 		{"send_lat", "-c UD -n 50 -s 100 --verify", "100", "50", [2]int{50, 50}},
 		{"write_bw", "-c UC -n 60 -s 5000", "5000", "60", [2]int{}},
 		{"write_lat", "-c UC -n 50 -s 1000 --verify", "1000", "50", [2]int{50, 50}},
+		{"send_bw", "-R -n 60 -s 5000 -q 3 --verify", "5000", "180", [2]int{180, 0}},
+		{"send_lat", "-R -n 50 -s 3 --verify", "3", "50", [2]int{50, 50}},
+		{"write_bw", "-R -n 60 -s 5000 -q 3 --verify", "5000", "180", [2]int{0, 180}},
+		{"write_lat", "-R -n 50 -s 3 --verify", "3", "50", [2]int{50, 50}},
+		{"read_bw", "-R -n 60 -s 5000 -q 3 -o 4 --verify", "5000", "180", [2]int{0, 180}},
+		{"read_lat", "-R -n 50 -s 3 --verify", "3", "50", [2]int{0, 50}},
+		{"atomic_bw", "-R -n 60 -q 3 --verify", "8", "180", [2]int{0, 180}},
+		{"atomic_lat", "-R -n 50 --verify", "8", "50", [2]int{0, 50}},
 	} {
 		t.Run(tt.test+" "+tt.both, func(t *testing.T) {
 			t.Parallel()
@@ -228,6 +242,7 @@ func TestPerfJSON(t *testing.T) {
 		peer.version string
 		post_list number
 		qps number
+		rdma_cm bool
 		remote[].gid string
 		remote[].psn number
 		remote[].qpn number

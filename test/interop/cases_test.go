@@ -41,6 +41,8 @@ func TestSubsetCoversEveryValue(t *testing.T) {
 	wantAll(t, "test and role", perfSubset, func(p perfCase) testAndRole { return testAndRole{p.test, p.weServe} }, tests...)
 	wantAll(t, "family", perfSubset, func(p perfCase) string { return p.family }, pingpongFamilies...)
 	wantAll(t, "service", perfSubset, func(p perfCase) string { return p.service }, "", "UC", "UD")
+	wantAll(t, "rdma_cm and role", perfSubset, func(p perfCase) [2]bool { return [2]bool{p.rdmaCM, p.weServe} },
+		[2]bool{true, true}, [2]bool{true, false})
 	wantAll(t, "size", perfSubset, func(p perfCase) int { return p.size }, perfSizes...)
 
 	type programAndRole struct {
@@ -80,8 +82,8 @@ func TestFullIsTheWholeProduct(t *testing.T) {
 	if got := len(pingpongFull()); got != 2*2*3*4+2*2*(3*3+4+3*2) {
 		t.Errorf("%d pingpong cases per kernel, want 124", got)
 	}
-	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2+(4+2)*2*2 {
-		t.Errorf("%d perf cases per kernel, want 112", got)
+	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2+(4+2)*2*2+8*2 {
+		t.Errorf("%d perf cases per kernel, want 128", got)
 	}
 	if got := len(rsocketFull()); got != 2*2*2*3*2+2 {
 		t.Errorf("%d rsocket cases per kernel, want 50", got)

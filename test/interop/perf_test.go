@@ -18,6 +18,7 @@ type perfCase struct {
 	size    int
 	cmpSwap bool   // atomics
 	service string // RC (or empty), UC, UD
+	rdmaCM  bool   // connect by rdma_cm
 	qps     int    // 0 for latency tests, which have one
 	newer   bool   // perftest of the guest's newer Debian
 }
@@ -56,6 +57,9 @@ func (p perfCase) name() string {
 	if p.service != "" {
 		name += " " + p.service
 	}
+	if p.rdmaCM {
+		name += " rdma_cm"
+	}
 	if p.qps > 1 {
 		name += fmt.Sprintf(" %d QPs", p.qps)
 	}
@@ -77,6 +81,9 @@ func (p perfCase) flags(port int) []string {
 	if p.service != "" {
 		f = append(f, "-c", p.service)
 	}
+	if p.rdmaCM {
+		f = append(f, "-R")
+	}
 	if p.qps > 1 {
 		f = append(f, "-q", fmt.Sprint(p.qps))
 	}
@@ -89,6 +96,9 @@ func perfFull() (all []perfCase) {
 		for _, serve := range []bool{true, false} {
 			for _, family := range pingpongFamilies {
 				p := perfCase{test: test, weServe: serve, family: family, size: 8}
+				if family == ipv4 {
+					all = append(all, perfCase{test: test, weServe: serve, family: family, size: 8, rdmaCM: true})
+				}
 				if !p.fetches() {
 					all = append(all, perfCase{test: test, weServe: serve, family: family, size: 1000, service: "UC"})
 				}
@@ -132,6 +142,14 @@ var perfSubset = []perfCase{
 	{test: "write_lat", weServe: false, family: ipv6, size: 1000, service: "UC"},
 	{test: "send_bw", weServe: false, family: ipv6, size: 1000, service: "UD"},
 	{test: "send_lat", weServe: true, family: ipv4, size: 1000, service: "UD"},
+	{test: "send_bw", weServe: true, family: ipv4, size: 4096, rdmaCM: true, qps: 2},
+	{test: "read_bw", weServe: false, family: ipv4, size: 4096, rdmaCM: true, qps: 2},
+}
+
+// perfNewer are cases for perftest 25.01 only: 4.5 has rdma_cm over IPv4 only.
+var perfNewer = []perfCase{
+	{test: "write_lat", weServe: true, family: ipv6, size: 2, rdmaCM: true, newer: true},
+	{test: "send_lat", weServe: false, family: ipv6, size: 65537, rdmaCM: true, newer: true},
 }
 
 func (s *session) perf(t *testing.T) {
@@ -144,6 +162,7 @@ func (s *session) perf(t *testing.T) {
 			p.newer = true
 			cases = append(cases, p)
 		}
+		cases = append(cases, perfNewer...)
 	}
 	t.Run("perf", func(t *testing.T) {
 		seen := map[string]bool{}
@@ -165,6 +184,14 @@ func (p perfCase) program() string {
 }
 
 func (p perfCase) server() bool { return p.weServe }
+
+// meets: over TCP it is always IPv4, as with pingpong.
+func (p perfCase) meets(server *side) (string, bool) {
+	if p.rdmaCM {
+		return server.addr(p.family), true
+	}
+	return server.addr4, false
+}
 
 func (p perfCase) argv(s *side, port int, at string) ([]string, error) { return s.perf(p, port, at) }
 

@@ -161,12 +161,14 @@ func (s *session) pingpong(t *testing.T) {
 // retries, that happens after 0.54 s, and a busy machine can hold up a guest for longer.
 const stall = 400 * time.Millisecond
 
-// match is a case with a program on each side; the two find each other over TCP.
+// match is a case with a program on each side; the two find each other over TCP or rdma_cm.
 type match interface {
 	// program is what plays on rxe's side.
 	program() string
 	// server returns whether this stack is the server.
 	server() bool
+	// meets returns where the client goes to a server, and whether rdma_cm takes it there.
+	meets(server *side) (at string, cm bool)
 	// argv is the command line of a side; at is empty for the server, its address for the client.
 	argv(s *side, port int, at string) ([]string, error)
 	// report looks at what a side has printed.
@@ -204,11 +206,15 @@ func (c *testCase) playOnce(m match) (problems []string) {
 	}
 	sp := c.start(server, m, "")
 	defer sp.Kill()
-	if err := sp.WaitPort(c.s.port, 30*time.Second); err != nil {
+	at, cm := m.meets(server)
+	var cp program
+	if cm {
+		cp = c.knock(sp, client, c.argv(client, m, at))
+	} else if err := sp.WaitPort(c.s.port, 30*time.Second); err != nil {
 		return []string{fmt.Sprintf("server (%s): %v", server.name, err)}
+	} else {
+		cp = c.start(client, m, at)
 	}
-	// The TCP exchange is always IPv4; the GIDs in it say which family carries the RoCE packets.
-	cp := c.start(client, m, server.addr4)
 	defer cp.Kill()
 	select {
 	case <-sp.Done():
@@ -245,20 +251,23 @@ const (
 
 func (c *testCase) start(s *side, m match, server string) program {
 	c.Helper()
+	return c.begin(s, c.argv(s, m, server)...)
+}
+
+func (c *testCase) argv(s *side, m match, server string) []string {
+	c.Helper()
 	argv, err := m.argv(s, c.s.port, server)
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.Logf("%s: %s", s.name, strings.Join(argv, " "))
-	prog, err := s.start(argv...)
-	if err != nil {
-		c.Fatalf("%s: %v", s.name, err)
-	}
-	return prog
+	return argv
 }
 
 func (p pingpongCase) program() string { return "ibv_" + p.transport() + "_pingpong" }
 func (p pingpongCase) server() bool    { return p.weServe }
+
+// meets: the TCP exchange is always IPv4; the GIDs in it say which family carries the RoCE packets.
+func (p pingpongCase) meets(server *side) (string, bool) { return server.addr4, false }
 
 func (p pingpongCase) argv(s *side, port int, at string) ([]string, error) {
 	return s.pingpong(p, port, at)

@@ -81,6 +81,9 @@ func guestSide(ctx context.Context, name string, g *lab.Guest) *side {
 			return nil, err
 		}
 		argv := append([]string{"ib_" + p.test, "-d", "rxe0", "-x", fmt.Sprint(index), "-F"}, p.flags(port)...)
+		if p.rdmaCM && p.family == ipv6 {
+			argv = append(argv, "--ipv6-addr")
+		}
 		if p.newer {
 			argv = lab.InRoot(argv...)
 		}

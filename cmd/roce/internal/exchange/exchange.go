@@ -179,9 +179,16 @@ func fill(ctx context.Context, conn net.Conn, b []byte, hint string) error {
 	return Explain(ctx, conn, doing, err)
 }
 
+// Conn is what a conversation goes over: a TCP connection, or what is like one.
+type Conn interface {
+	io.ReadWriter
+	SetDeadline(t time.Time) error
+	RemoteAddr() net.Addr
+}
+
 // Bound gives the conversation on conn a deadline, none with timeout 0, and ends
 // it with ctx. The function that it returns undoes both.
-func Bound(ctx context.Context, conn net.Conn, timeout time.Duration) (undo func()) {
+func Bound(ctx context.Context, conn Conn, timeout time.Duration) (undo func()) {
 	if timeout > 0 {
 		conn.SetDeadline(time.Now().Add(timeout))
 	}
@@ -195,7 +202,7 @@ func Bound(ctx context.Context, conn net.Conn, timeout time.Duration) (undo func
 
 // Explain says what a failed read or write of the conversation means: the cause
 // of ctx if that has ended.
-func Explain(ctx context.Context, conn net.Conn, doing string, err error) error {
+func Explain(ctx context.Context, conn Conn, doing string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -205,5 +212,6 @@ func Explain(ctx context.Context, conn net.Conn, doing string, err error) error 
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		err = errors.New("the peer closed the connection; its own output says why")
 	}
-	return fmt.Errorf("TCP exchange with %s: %s: %w", conn.RemoteAddr(), doing, err)
+	over := conn.RemoteAddr()
+	return fmt.Errorf("%s exchange with %s: %s: %w", strings.ToUpper(over.Network()), over, doing, err)
 }

@@ -1,6 +1,6 @@
-// Package perftest is the conversation over TCP of the perftest programs
-// (ib_send_bw, ib_write_lat and their relatives) on a socket of their own, the
-// default: no rdma_cm.
+// Package perftest is the conversation of the perftest programs (ib_send_bw,
+// ib_write_lat and their relatives): over TCP, the default, or over a queue pair of
+// its own that rdma_cm connects ([Control]), with their -R.
 //
 // It is a sequence of swaps: the client writes a record and the server answers
 // with one of the same length. The records are, in this order,
@@ -9,15 +9,17 @@
 //	cycle buffer    4 bytes, big-endian: how much of a buffer small messages use
 //	cache line      4 bytes, big-endian
 //	path MTU        2 bytes, the digit of its code and a zero byte
-//	addresses     108 bytes each, see [Dest]; also used as a mere rendezvous
+//	addresses     108 bytes each, see [Dest]; also used as a mere rendezvous. With
+//	              -R 56 bytes, and one more record before and after the queue pairs
+//	              are connected, which come before all other addresses then
 //	results         8 bytes each, see [Report]; WRITE, READ and atomic bandwidth
 //
-// and at the end each side writes "done" without waiting. Each record is one
-// write, because the originals read with one call.
+// and at the end each side writes "done" over TCP without waiting. Each record is
+// one write, because the originals read with one call.
 //
 // Sources: the bytes that perftest 4.5-0.17 (Debian 12) and 25.01 (Debian 13)
-// exchange, recorded in the tests; perftest_communication.c of linux-rdma/perftest
-// for their meaning.
+// exchange over TCP, recorded in the tests; perftest_communication.c of
+// linux-rdma/perftest for their meaning and for -R.
 package perftest
 
 import (
@@ -28,7 +30,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"time"
 
@@ -36,7 +37,7 @@ import (
 	"github.com/goroce/goroce/ib"
 )
 
-// Port is the TCP port of the perftest programs.
+// Port is the port of the perftest programs.
 const Port = 18515
 
 // version is what we say to be. Programs since 5.70 (2018) speak as written
@@ -72,14 +73,16 @@ type Peer struct {
 // Session is the conversation with one peer. Its methods are called one at a
 // time; they end with ctx, and with an error after timeout (0 means never).
 type Session struct {
-	conn   net.Conn
+	conn   exchange.Conn
 	in     *bufio.Reader // of conn
 	client bool
+	binary bool // the form of addresses
 }
 
 // NewSession returns the conversation on conn, which it does not close.
-func NewSession(conn net.Conn, client bool) *Session {
-	return &Session{conn, bufio.NewReader(conn), client}
+func NewSession(conn exchange.Conn, client bool) *Session {
+	_, control := conn.(*Control)
+	return &Session{conn, bufio.NewReader(conn), client, control}
 }
 
 // Hello exchanges versions, sizes of caches and path MTUs: mtu is ours, and the
@@ -123,7 +126,7 @@ func (p *Peer) setVersion(b []byte) error {
 	text, rest, _ := bytes.Cut(b, []byte{0})
 	v, err := strconv.ParseFloat(string(text), 64)
 	if err != nil || !(v > 0 && v < 1000) {
-		return fmt.Errorf("the peer sent %q, which is not a version of perftest: is it an ib_*_bw or ib_*_lat, without -R and -z?", text)
+		return fmt.Errorf("the peer sent %q, which is not a version of perftest: is it an ib_*_bw or ib_*_lat, without -z?", text)
 	}
 	if v < oldest {
 		return fmt.Errorf("the peer speaks version %s of perftest's exchange, at least %.2f is needed: install a newer perftest there", text, oldest)
@@ -205,11 +208,14 @@ func (s *Session) SwapReport(ctx context.Context, timeout time.Duration, mine Re
 	return theirs, nil
 }
 
-// Close meets the peer for the last time and says "done".
+// Close meets the peer for the last time and says "done", over TCP.
 func (s *Session) Close(ctx context.Context, timeout time.Duration, mine Dest) error {
 	defer exchange.Bound(ctx, s.conn, timeout)()
 	if _, err := s.swapDest(ctx, mine); err != nil {
 		return err
+	}
+	if s.binary {
+		return nil
 	}
 	s.conn.Write([]byte("done\x00")) // perftest may be gone already
 	return nil
@@ -225,6 +231,13 @@ func (s *Session) Await(ctx context.Context) error {
 }
 
 func (s *Session) swapDest(ctx context.Context, mine Dest) (Dest, error) {
+	if s.binary {
+		var b [binaryLen]byte
+		if err := s.swap(ctx, "addresses", mine.appendBinary(nil), b[:]); err != nil {
+			return Dest{}, err
+		}
+		return parseBinary(b[:])
+	}
 	var b [destLen]byte
 	if err := s.swap(ctx, "addresses", mine.append(nil), b[:]); err != nil {
 		return Dest{}, err

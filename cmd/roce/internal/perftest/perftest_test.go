@@ -34,6 +34,26 @@ func TestDest(t *testing.T) {
 	}
 }
 
+// The form of struct pingpong_dest: what is behind the rkey and at the end means nothing.
+func TestBinaryDest(t *testing.T) {
+	const golden = "\x00\x00\x00\x00\x00\x00\x00\x80\x00\x00\x00\x16\x00\x6e\x6f\x22\x00\x00\x06\xf4????\x00\x00\x55\x84\x1b\x75\x70\x00" +
+		"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\x0a\x4d\x00\x02\x00\x00\x00\x00????"
+	want, err := ParseDest([]byte(goldenDest))
+	if d, err2 := parseBinary([]byte(golden)); err != nil || err2 != nil || d != want {
+		t.Errorf("%+v, %v, want %+v, %v", d, err2, want, err)
+	}
+	if b := want.appendBinary(nil); string(b) != strings.ReplaceAll(golden, "????", "\x00\x00\x00\x00") {
+		t.Errorf("%q", b)
+	}
+	for _, at := range []int{0, 4, 8, 12, binaryLen} { // the high byte of a number that is too large, and a byte too many
+		b := append([]byte(golden), 0)[:max(binaryLen, at+1)]
+		b[at] = 1
+		if d, err := parseBinary(b); err == nil {
+			t.Errorf("byte %d: %+v", at, d)
+		}
+	}
+}
+
 // Each field is checked for its form and its range.
 func TestParseDestRefuses(t *testing.T) {
 	for _, bad := range []string{

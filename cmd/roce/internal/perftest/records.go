@@ -2,6 +2,7 @@ package perftest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"strconv"
@@ -63,6 +64,38 @@ func ParseDest(record []byte) (Dest, error) {
 		return Dest{}, notADest(text)
 	}
 	return d, nil
+}
+
+// binaryLen is the length of a record over a queue pair: struct pingpong_dest of
+// perftest_resources.h with numbers in network byte order. At its end is the index of
+// the GID, which means nothing to others.
+const binaryLen = 56
+
+// appendBinary appends the record of that form to b.
+func (d Dest) appendBinary(b []byte) []byte {
+	for _, v := range [...]uint32{uint32(d.LID), uint32(d.OutReads), uint32(d.QPN), uint32(d.PSN), d.RKey, 0} {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	b = binary.BigEndian.AppendUint64(b, d.VAddr)
+	b = append(b, d.GID[:]...)
+	b = binary.BigEndian.AppendUint32(b, d.SRQN)
+	return append(b, 0, 0, 0, 0)
+}
+
+// parseBinary reads a record of that form. What is between the fields and behind them
+// may be anything.
+func parseBinary(b []byte) (Dest, error) {
+	if len(b) != binaryLen {
+		return Dest{}, notADest(b)
+	}
+	word := func(i int) uint32 { return binary.BigEndian.Uint32(b[i:]) }
+	if word(0) > math.MaxUint16 || word(4) > math.MaxUint16 || word(8) >= 1<<24 || word(12) >= 1<<24 {
+		return Dest{}, notADest(b)
+	}
+	return Dest{
+		LID: uint16(word(0)), OutReads: uint16(word(4)), QPN: ib.QPN(word(8)), PSN: ib.PSN(word(12)), RKey: word(16),
+		VAddr: binary.BigEndian.Uint64(b[24:]), GID: ib.GID(b[32:48]), SRQN: word(48),
+	}, nil
 }
 
 func notADest(text []byte) error {
