@@ -63,11 +63,12 @@ func (n *cmNode) prepare(c *rdmacm.Conn) (err error) {
 	if port, err := c.Device().QueryPort(); err == nil && n.o.space == rdmacm.UDP && n.o.size > port.ActiveMTU.Bytes() {
 		return fmt.Errorf("-S %d: a datagram has at most %d bytes here", n.o.size, port.ActiveMTU.Bytes())
 	}
-	if n.mr, err = c.PD().RegisterMR(make([]byte, n.o.size+n.header()), roce.LocalWrite); err != nil {
+	if n.mr, err = c.PD().RegisterMR(make([]byte, 2*(n.o.size+n.header())), roce.LocalWrite); err != nil {
 		return err
 	}
-	for range n.o.messages {
-		if err := c.QP().PostRecv(roce.RecvWR{SGE: []roce.SGE{n.mr.SGE(0, n.o.size+n.header())}}); err != nil {
+	// The first message has memory of its own, where its GRH stays while others come.
+	for i := range n.o.messages {
+		if err := c.QP().PostRecv(roce.RecvWR{SGE: []roce.SGE{n.mr.SGE(min(i, 1)*(n.o.size+n.header()), n.o.size+n.header())}}); err != nil {
 			return err
 		}
 	}
