@@ -65,7 +65,7 @@ make --no-print-directory plain
 
 step "interop subset"
 if [ "$interop" = yes ]; then
-	GOROCE_INTEROP=subset go test -count=1 -timeout 12m ./test/interop
+	GOROCE_INTEROP=subset go test -count=1 -timeout 20m ./test/interop
 else
 	echo "skipped"
 fi
