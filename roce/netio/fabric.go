@@ -154,6 +154,18 @@ func (e *fabricEnd) Send(_ time.Duration, runs []Run) (int, error) {
 	return len(runs), nil
 }
 
+// Deliver puts a run at once into the receive buffer of the backend with the address
+// to, as if src had sent it, which need not exist. The receiver sees it sent to r.Dst,
+// which may be a group, joined or not. It reports whether there is such a backend. It
+// is for what stands between ends: simulated links, forged packets.
+func (f *Fabric) Deliver(to, src netip.AddrPort, r *Run) bool {
+	e := f.find(to)
+	if e != nil {
+		e.deliver(src, r, r.Segments())
+	}
+	return e != nil
+}
+
 func (f *Fabric) find(a netip.AddrPort) *fabricEnd {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -79,5 +80,23 @@ func TestFabricDeterministic(t *testing.T) {
 	a, b := run(), run()
 	if !bytes.Equal(a, b) {
 		t.Error("traces differ")
+	}
+}
+
+// Rule: a run that is delivered is received as if its source had sent it, which is no
+// end of the fabric here; nobody at the address is told.
+func TestFabricDeliver(t *testing.T) {
+	f := NewFabric()
+	p := fabricPair(t, f, "10.0.0.1:1", "10.0.0.2:1")
+	src := netip.MustParseAddrPort("10.9.9.9:77")
+	r := newRun(src, p.b.LocalAddr(), 2, 100, 5)
+	r.TOS = 3
+	if !f.Deliver(p.b.LocalAddr(), src, &r) || f.Deliver(src, src, &r) {
+		t.Error("Deliver is wrong about who there is")
+	}
+	var dst [2]Received
+	n, err := p.b.Recv(0, dst[:])
+	if n != 1 || err != nil || dst[0].Src != src || dst[0].TOS != 3 || dst[0].Segments() != 2 || !bytes.Equal(dst[0].Buf, r.Buf) {
+		t.Errorf("received %d runs, %v: %+v", n, err, dst[0])
 	}
 }

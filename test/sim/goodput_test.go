@@ -5,91 +5,35 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
 	"github.com/goroce/goroce/roce/rocetest"
+	"github.com/goroce/goroce/test/sim/network"
 )
 
 var goodputMiB = flag.Int("sim.goodput", 16, "MiB that each cell of TestGoodput moves")
 
-const (
-	linkRate  = 1.25e9 // bytes per second
-	linkDelay = 10 * time.Microsecond
-)
-
-// link is a backend whose packets take their time: each run of them leaves when the
-// one before has, and arrives a delay later.
-type link struct {
-	netio.Backend
-	free    time.Duration // when the last packet has left
-	flying  []flight
-	scratch [1]netio.Run
-}
-
-type flight struct {
-	due time.Duration
-	run netio.Run
-}
-
-func (l *link) Send(now time.Duration, runs []netio.Run) (int, error) {
-	for i := range runs {
-		r := runs[i]
-		bytes := len(r.Buf) + 42*r.Segments() // with Ethernet, IP and UDP
-		l.free = max(l.free, now) + time.Duration(float64(bytes)/linkRate*1e9)
-		r.Buf = slices.Clone(r.Buf)
-		l.flying = append(l.flying, flight{l.free + linkDelay, r})
-	}
-	return len(runs), l.arrive(now)
-}
-
-// arrive hands over the packets that have arrived.
-func (l *link) arrive(now time.Duration) error {
-	n := 0
-	for n < len(l.flying) && l.flying[n].due <= now {
-		l.scratch[0] = l.flying[n].run
-		if _, err := l.Backend.Send(now, l.scratch[:]); err != nil {
-			return err
-		}
-		n++
-	}
-	l.flying = slices.Delete(l.flying, 0, n)
-	return nil
-}
-
-func (l *link) Deadline() time.Duration {
-	if len(l.flying) > 0 {
-		return min(l.flying[0].due, l.Backend.Deadline())
-	}
-	return l.Backend.Deadline()
-}
-
-func (l *link) Recv(now time.Duration, dst []netio.Received) (int, error) {
-	if err := l.arrive(now); err != nil {
-		return 0, err
-	}
-	return l.Backend.Recv(now, dst)
-}
-
-// lane is two devices in virtual time with a link between them.
+// lane is two devices in virtual time with a link between them, of 10 Gb/s and 10 us.
 type lane struct {
 	t    *testing.T
 	now  time.Duration
+	net  *network.Network
 	ends [2]*rocetest.Endpoint
 }
 
 func newLane(t *testing.T, faults netio.Faults, memory int, plain bool) *lane {
-	l := &lane{t: t}
-	fabric := netio.NewFabric()
-	for i, addr := range []string{"10.0.0.1", "10.0.0.2"} {
-		be, err := fabric.Open(netip.AddrPortFrom(netip.MustParseAddr(addr), netio.Port))
+	l := &lane{t: t, net: network.New(0, netio.NewFabric())}
+	a, b := l.net.Host(netip.MustParseAddr("10.0.0.1")), l.net.Host(netip.MustParseAddr("10.0.0.2"))
+	l.net.Link(a, b, network.LinkConfig{Rate: 10e9, Delay: 10 * time.Microsecond})
+	for i, host := range []*network.Host{a, b} {
+		be, err := host.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
-		be = netio.WithFaults(&link{Backend: be}, netio.FaultConfig{Seed: uint64(i), Tx: faults})
+		be = netio.WithFaults(be, netio.FaultConfig{Seed: uint64(i), Tx: faults})
 		d, err := roce.Open(roce.Config{
 			Backend: be, Manual: true, NoSelective: plain,
 			Clock: func() time.Duration { return l.now }, Rand: rand.NewChaCha8([32]byte{byte(i)}),
@@ -106,10 +50,12 @@ func newLane(t *testing.T, faults netio.Faults, memory int, plain bool) *lane {
 
 // turn lets both devices work, and time pass until one has something to do.
 func (l *lane) turn() {
+	l.net.Advance(l.now)
 	next := roce.Never
 	for _, e := range l.ends {
 		next = min(next, e.Dev.Progress(l.now))
 	}
+	next = min(next, l.net.Next())
 	if next == roce.Never {
 		l.t.Fatal("nothing is due")
 	}
