@@ -9,7 +9,7 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
-.PHONY: help test lint race plain interop fuzz hostile recovery clean
+.PHONY: help test lint race plain interop fuzz hostile recovery bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -54,6 +54,11 @@ recovery: ## the tables of docs/recovery.md: goodput under loss and reordering, 
 	@go test -count=1 ./test/sim -run 'TestGoodput$$' -v -sim.goodput=256 | sed -n 's/^ *goodput_test.go:[0-9]*: |/|/p'
 	@echo; mkdir -p build && go build -o build/roce ./cmd/roce
 	@test/recovery.sh build/roce
+
+bench: ## roce perf against raw UDP, TCP and UCX in the same run, between two network namespaces (root); BENCH=quick for two minutes; ONLY=write,tcp for some
+	@test/bench/setup.sh || [ $$? -eq 3 ]
+	@mkdir -p build && go build -o build/roce ./cmd/roce && go build -o build/bench ./test/bench
+	@build/bench -roce build/roce -rounds $(if $(filter quick,$(BENCH)),3,7) -only "$(ONLY)"
 
 clean: ## remove what builds and tests left in the checkout
 	rm -rf build

@@ -82,7 +82,8 @@ type perfOptions struct {
 	outs     int  // READs or atomics under way
 	cmpSwap  bool // CmpSwap instead of FetchAdd
 	rdmaCM   bool // connect by rdma_cm, and talk over it
-	verify   bool
+	verify   perftest.Verify
+	buffers  int     // bytes of the socket's, 0 for what netio.UDPConfig says
 	ackTime  int     // a code: 4.096 us times 2 to this power
 	loss     float64 // percent of the packets that we send
 	reorder  float64
@@ -92,6 +93,12 @@ type perfOptions struct {
 }
 
 func (o *perfOptions) client() bool { return o.server != "" }
+
+// perfVerify are the values of --verify.
+var perfVerify = map[string]perftest.Verify{"": perftest.VerifyNothing, "each": perftest.VerifyEach, "last": perftest.VerifyLast}
+
+func (o *perfOptions) verifies() bool     { return o.verify != perftest.VerifyNothing }
+func (o *perfOptions) verifiesEach() bool { return o.verify == perftest.VerifyEach }
 
 // opcode returns the operation of the client's requests.
 func (o *perfOptions) opcode() roce.WROpcode {
@@ -171,6 +178,7 @@ func (a *app) perfTestCommand(t *perfTest) *cobra.Command {
 		dev, addr string
 		conn      string
 		atomic    string
+		verify    string
 		mtu       int
 		size      uint64
 		seconds   int
@@ -219,6 +227,10 @@ does not answer, wrong data), 2 wrong usage.`,
 			if size < 1 || size > maxMessage {
 				return usagef(cmd, "-s %d: a message has 1 to %d bytes", size, maxMessage)
 			}
+			var known bool
+			if o.verify, known = perfVerify[verify]; !known {
+				return usagef(cmd, "--verify=%s: there are each and last", verify)
+			}
 			if o.cmpSwap = atomic == atomicTypes[true]; !o.cmpSwap && atomic != atomicTypes[false] && t.atomic() {
 				return usagef(cmd, "-A %s: there are %s and %s", atomic, atomicTypes[false], atomicTypes[true])
 			}
@@ -266,11 +278,13 @@ does not answer, wrong data), 2 wrong usage.`,
 		f.IntVarP(&o.outs, "outs", "o", perfMaxOuts, "READs and atomics of a queue pair under way on the wire")
 	}
 	f.IntVarP(&o.ackTime, "qp-timeout", "u", 14, "how long to wait for an acknowledgement: 4.096 us times 2 to the power of this, 0 for ever")
+	f.IntVar(&o.buffers, "socket-buffer", 0, "bytes to ask for for each of the socket's buffers (default: 8 MiB to receive, 4 MiB to send)")
 	f.Float64Var(&o.loss, "loss", 0, "lose so many percent of the packets that this side sends")
 	f.Float64Var(&o.reorder, "reorder", 0, "let so many percent of them be overtaken by 3 to 50 others, 1 ms at most")
 	f.BoolVarP(&o.rdmaCM, "rdma_cm", "R", false, "connect the queue pairs by rdma_cm, on both sides; RC only")
 	f.BoolVarP(&ignored, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
-	f.BoolVar(&o.verify, "verify", false, "verify the data, on both sides")
+	f.StringVar(&verify, "verify", "", "verify the data, on both sides: of each message, or with 'last' what is there in the end, without a part in the time")
+	f.Lookup("verify").NoOptDefVal = "each"
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return cmd
@@ -314,12 +328,16 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		return usagef(cmd, "-a and -s: give one of them")
 	case o.all && given("duration"):
 		return usagef(cmd, "-a and -D: all sizes are measured by messages, give -n")
-	case o.verify && o.service == roce.UC && o.test.opcode == roce.WRWrite && !o.test.latency:
+	case o.verifies() && o.service == roce.UC && o.test.opcode == roce.WRWrite && !o.test.latency:
 		return usagef(cmd, "-c UC and --verify: the client cannot read what it has written")
+	case o.verify == perftest.VerifyLast && o.test.pingPongs() && o.duration > 0:
+		return usagef(cmd, "--verify=last and -D: neither side knows which message is the last one, give -n")
 	case o.rdmaCM && o.service != roce.RC:
 		return usagef(cmd, "-c %v and -R: queue pairs of RC only are connected by rdma_cm", o.service)
 	case o.port == 0:
 		return usagef(cmd, "-p 0: a port is needed, on both sides the same")
+	case o.buffers < 0 || o.buffers > 1<<30:
+		return usagef(cmd, "--socket-buffer %d: allowed are 0 to %d", o.buffers, 1<<30)
 	case o.timeout < 100*time.Millisecond:
 		return usagef(cmd, "--timeout %v: at least 100ms is needed", o.timeout)
 	}
@@ -344,7 +362,7 @@ func (o *perfOptions) cqMod(size int) int {
 // slots returns how many messages of a size have memory of their own, so that
 // they can be told apart; both sides must come to the same number.
 func (o *perfOptions) slots(size int) int {
-	if !o.verify || o.test.pingPongs() && !o.test.sends() {
+	if !o.verifiesEach() || o.test.pingPongs() && !o.test.sends() {
 		return 1
 	}
 	return max(1, min(perfSlots, perfSpace/o.qps/o.stride(size)))

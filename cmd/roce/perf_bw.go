@@ -61,7 +61,7 @@ func newRequests(r *perfRun, size int) *requests {
 	slots := o.slots(size)
 	for k, q := range r.ep.qps {
 		f := &flow{k: k, qp: q, wrs: make([]roce.SendWR, o.postList), depth: o.txDepth}
-		if o.verify {
+		if o.verifiesEach() {
 			f.depth = min(f.depth, slots)
 		}
 		for s := range slots {
@@ -164,7 +164,7 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 		wr.ID = uint64(f.k)<<32 | f.tail // this completion is for so many
 		f.tail = 0
 	}
-	if b.o.verify {
+	if b.o.verifies() {
 		b.check.beforeRequest(b, f, slot, wr)
 	}
 	b.posted++
@@ -184,7 +184,7 @@ func (b *requests) complete(wc *roce.WC) error {
 		return &completionError{sendID, wc.Status}
 	}
 	f, n := b.flows[wc.ID>>32], wc.ID&0xffffffff
-	if b.o.verify {
+	if b.o.verifiesEach() {
 		if err := b.check.afterRequests(b, f, n); err != nil {
 			return err
 		}
@@ -255,7 +255,7 @@ func newReceives(r *perfRun, size int) (*receives, error) {
 func (r *perfRun) newRecvQueue(k, size, depth int) (*recvQueue, error) {
 	o := r.o
 	slots := 1
-	if o.verify {
+	if o.verifiesEach() {
 		depth = min(depth, o.slots(size))
 		slots = depth
 	}
@@ -338,7 +338,7 @@ func (b *receives) complete(wc *roce.WC) error {
 		return wrongLength(got, b.size)
 	}
 	q := b.queues[k]
-	if b.o.verify {
+	if b.o.verifiesEach() {
 		if err := b.check.received(b.perfRun, k, q.slot(q.got), b.size, q.got, 0); err != nil {
 			return err
 		}

@@ -145,7 +145,7 @@ func (e *perfEndpoint) cmConfig(mtu ib.MTU) rdmacm.Config {
 	switch {
 	case e.o.test.fetches():
 		outs = e.o.outs
-	case e.o.verify:
+	case e.o.verifies():
 		outs = 1 // to look at what was written
 	}
 	return rdmacm.Config{

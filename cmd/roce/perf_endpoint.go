@@ -36,7 +36,7 @@ type perfEndpoint struct {
 // openPerf opens the device of a local address.
 func (a *app) openPerf(addr netip.Addr, o *perfOptions) (_ *perfEndpoint, err error) {
 	e := &perfEndpoint{o: o}
-	if e.dev, err = a.open(roce.Config{Addr: addr, Wrap: o.faults()}); err != nil {
+	if e.dev, err = a.open(roce.Config{Addr: addr, Wrap: o.faults(), RecvBuffer: o.buffers, SendBuffer: o.buffers}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -68,7 +68,7 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 		e.access = roce.RemoteAtomic
 	case o.test.opcode == roce.WRRead:
 		e.access = roce.RemoteRead
-	case o.verify:
+	case o.verifies():
 		e.access |= roce.RemoteRead // the client looks at what it has written
 	}
 	if e.mr, err = e.pd.RegisterMR(e.buf, roce.LocalWrite|e.access); err != nil {

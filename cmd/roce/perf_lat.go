@@ -115,7 +115,7 @@ func (b *sendPingPong) complete(wc *roce.WC) error {
 	if got := int(wc.ByteLen) - b.o.header(); got != b.size {
 		return wrongLength(got, b.size)
 	}
-	if b.o.verify {
+	if b.o.verifiesEach() {
 		if err := b.check.received(b.perfRun, 0, b.q.slot(b.got), b.size, b.got, 1-b.side()); err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (b *sendPingPong) turn() error {
 		return nil
 	}
 	slot := int(b.sent % uint64(len(b.sges)))
-	if b.o.verify {
+	if b.o.verifiesEach() {
 		if b.sent-b.acked >= uint64(len(b.sges)) {
 			return nil
 		}
@@ -208,7 +208,7 @@ func (b *writePingPong) await(ctx context.Context) (here bool, err error) {
 			}
 		}
 	}
-	if b.o.verify {
+	if b.o.verifiesEach() {
 		if err := b.check.written(b, b.got); err != nil {
 			return false, err
 		}
@@ -220,7 +220,7 @@ func (b *writePingPong) await(ctx context.Context) (here bool, err error) {
 // turn sends our next message and waits until it has left its memory, as perftest
 // does. When the time is over the peer may be gone.
 func (b *writePingPong) turn(ctx context.Context) error {
-	if b.o.verify {
+	if b.o.verifiesEach() {
 		b.check.fillWrite(b, b.sent)
 	}
 	b.ep.buf[b.src+b.size-1] = byte(b.sent + 1)

@@ -277,7 +277,7 @@ func (r *perfRun) tail() error {
 	switch v := r.check.verified; {
 	case v.What == otherSideVerifies:
 		r.show(" data: %s\n", v.What)
-	case o.verify:
+	case o.verifies():
 		r.show(" data of %d messages verified, %d bytes: %s\n", v.Messages, v.Bytes, v.What)
 	}
 	if !o.json {

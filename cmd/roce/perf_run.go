@@ -187,6 +187,7 @@ func (r *perfRun) measure(ctx context.Context) error {
 		if b == nil {
 			return nil // a server that only waits
 		}
+		r.check.beforeSize(r, size)
 		if r.o.test.sends() {
 			if err := r.meetBeforeSends(ctx); err != nil {
 				return err
@@ -194,6 +195,9 @@ func (r *perfRun) measure(ctx context.Context) error {
 		}
 		res, err := b.run(ctx)
 		if err != nil {
+			return err
+		}
+		if err := r.check.afterSize(ctx, r, b, size); err != nil {
 			return err
 		}
 		r.app.status("")

@@ -96,6 +96,15 @@ func TestPerf(t *testing.T) {
 		{"read_lat", "-R -n 50 -s 3 --verify", "3", "50", [2]int{0, 50}},
 		{"atomic_bw", "-R -n 60 -q 3 --verify", "8", "180", [2]int{0, 180}},
 		{"atomic_lat", "-R -n 50 --verify", "8", "50", [2]int{0, 50}},
+		{"send_bw", "-n 50 -s 5000 -q 2 --verify=last", "5000", "100", [2]int{2, 0}},
+		{"send_bw", "-c UD -n 50 --verify=last", "4096", "50", [2]int{1, 0}},
+		{"send_lat", "-n 50 -s 3 --verify=last", "3", "50", [2]int{1, 1}},
+		{"write_bw", "-n 50 -s 5000 -q 2 --verify=last", "5000", "100", [2]int{0, 2}},
+		{"write_lat", "-n 300 -s 9 --verify=last", "9", "300", [2]int{1, 1}},
+		{"read_bw", "-n 50 -s 5000 -q 2 --verify=last", "5000", "100", [2]int{0, 2}},
+		{"read_lat", "-n 50 -s 5000 --verify=last", "5000", "50", [2]int{0, 1}},
+		{"atomic_bw", "-n 50 -q 2 --verify=last", "8", "100", [2]int{0, 2}},
+		{"atomic_lat", "-n 50 -A CMP_AND_SWAP --verify=last", "8", "50", [2]int{0, 1}},
 	} {
 		t.Run(tt.test+" "+tt.both, func(t *testing.T) {
 			t.Parallel()

@@ -21,6 +21,9 @@ import (
 //	atomics        the requester, each result: the server's word counts, or has
 //	               what the last CmpSwap has stored
 //
+// With --verify=last all messages of a queue pair have the same data and the same
+// place. What is there is looked at when the time has been taken, by the same side.
+//
 // perftest knows nothing of it. What its servers let us read is compared with what
 // we read of it before the test, packet by packet; nothing else of theirs can be
 // verified.
@@ -45,8 +48,8 @@ func (c *perfCheck) agree(o *perfOptions, peer perftest.Peer) error {
 	t := o.test
 	switch {
 	case peer.Ours && peer.Verify != o.verify:
-		return fmt.Errorf("only one side has --verify: give it on both or on none")
-	case !o.verify:
+		return fmt.Errorf("only one side has --verify, or the two differ in it: give the same on both")
+	case !o.verifies():
 		return nil
 	case !peer.Ours && !(t.fetches() && o.client()):
 		return fmt.Errorf("--verify needs roce perf %s on the other side: the data of perftest cannot be known", t.name)
@@ -63,6 +66,9 @@ func (c *perfCheck) agree(o *perfOptions, peer perftest.Peer) error {
 		c.What = "the memory written, read back after the test: the last message of each place"
 	default:
 		c.What = otherSideVerifies
+	}
+	if o.verify == perftest.VerifyLast && c.What != otherSideVerifies {
+		c.What = "what was there in the end"
 	}
 	return nil
 }
@@ -88,14 +94,21 @@ func (c *perfCheck) fill(r *perfRun, k, slot, size int, i, side uint64) {
 
 // beforeRequest makes the memory for message f.posted-1 ready.
 func (c *perfCheck) beforeRequest(b *requests, f *flow, slot int, wr *roce.SendWR) {
-	if !b.o.test.fetches() {
-		c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, 0)
-		return
-	}
-	copy(b.ep.at(b.ep.local(f.k)+slot*b.o.stride(b.size), b.size), c.stale)
 	if b.o.cmpSwap {
 		wr.CompareAdd, wr.Swap = c.word(b.o, f.k, f.posted-1), c.word(b.o, f.k, f.posted)
 	}
+	switch {
+	case !b.o.verifiesEach():
+	case b.o.test.fetches():
+		c.spoil(b.perfRun, f.k, slot, b.size)
+	default:
+		c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, 0)
+	}
+}
+
+// spoil puts data into a slot of ours that no READ or atomic brings.
+func (c *perfCheck) spoil(r *perfRun, k, slot, size int) {
+	copy(r.ep.at(r.ep.local(k)+slot*r.o.stride(size), size), c.stale)
 }
 
 // word returns what the server's word is before operation i: it counts, or is what
@@ -122,22 +135,27 @@ func (c *perfCheck) afterRequests(b *requests, f *flow, n uint64) error {
 			c.count(b.size)
 			continue
 		}
-		got := b.ep.at(b.ep.local(f.k)+off, b.size)
-		if c.reference == nil {
-			if err := c.data(got, pattern.From(readKey(f.k), off), f.k, i); err != nil {
-				return err
-			}
-			continue
+		if err := c.fetched(b.perfRun, f.k, off, b.size, i); err != nil {
+			return err
 		}
-		if want := c.reference[f.k][:b.size]; !bytes.Equal(got, want) {
-			at := 0
-			for got[at] == want[at] {
-				at++
-			}
-			return wrongData(f.k, i, at, got[at], want[at])
-		}
-		c.count(b.size)
 	}
+	return nil
+}
+
+// fetched checks what READ number i of queue pair k has brought to an offset.
+func (c *perfCheck) fetched(r *perfRun, k, off, size int, i uint64) error {
+	got := r.ep.at(r.ep.local(k)+off, size)
+	if c.reference == nil {
+		return c.data(got, pattern.From(readKey(k), off), k, i)
+	}
+	if want := c.reference[k][:size]; !bytes.Equal(got, want) {
+		at := 0
+		for got[at] == want[at] {
+			at++
+		}
+		return wrongData(k, i, at, got[at], want[at])
+	}
+	c.count(size)
 	return nil
 }
 
@@ -164,8 +182,8 @@ func (c *perfCheck) written(b *writePingPong, i uint64) error {
 }
 
 // side returns 0 for the client, 1 for the server.
-func (b *pingPong) side() uint64 {
-	if b.o.client() {
+func (r *perfRun) side() uint64 {
+	if r.o.client() {
 		return 0
 	}
 	return 1
@@ -191,7 +209,7 @@ func wrongData(k int, i uint64, at int, got, want byte) error {
 
 // begin reads what a server of perftest has in its memory.
 func (c *perfCheck) begin(ctx context.Context, r *perfRun) error {
-	if !r.o.verify || !r.o.client() {
+	if !r.o.verifies() || !r.o.client() {
 		return nil
 	}
 	if r.o.test.fetches() {
@@ -216,17 +234,17 @@ func (c *perfCheck) begin(ctx context.Context, r *perfRun) error {
 func (c *perfCheck) beginAtomics(ctx context.Context, r *perfRun) error {
 	c.words = make([]uint64, r.o.qps)
 	for k := range c.words {
-		if err := r.one(ctx, k, roce.SendWR{Opcode: roce.WRAtomicFetAdd, SGE: []roce.SGE{r.ep.mr.SGE(r.ep.local(k), r.o.size)}}, 0); err != nil {
+		var err error
+		if c.words[k], err = r.fetchWord(ctx, k); err != nil {
 			return err
 		}
-		c.words[k] = r.ep.mr.LoadUint64(r.ep.local(k))
 	}
 	return nil
 }
 
 // readBack reads what the requests have written and checks it.
 func (c *perfCheck) readBack(ctx context.Context, b *requests) error {
-	if !b.o.verify || b.o.test.opcode != roce.WRWrite {
+	if !b.o.verifiesEach() || b.o.test.opcode != roce.WRWrite {
 		return nil
 	}
 	for _, f := range b.flows {
@@ -248,6 +266,12 @@ func (c *perfCheck) readBack(ctx context.Context, b *requests) error {
 // read reads a part of the peer's memory of queue pair k into ours.
 func (r *perfRun) read(ctx context.Context, k, from, to, n int) error {
 	return r.one(ctx, k, roce.SendWR{Opcode: roce.WRRead, SGE: []roce.SGE{r.ep.mr.SGE(r.ep.local(k)+to, n)}}, from)
+}
+
+// fetchWord asks for the peer's word of queue pair k.
+func (r *perfRun) fetchWord(ctx context.Context, k int) (uint64, error) {
+	err := r.one(ctx, k, roce.SendWR{Opcode: roce.WRAtomicFetAdd, SGE: []roce.SGE{r.ep.mr.SGE(r.ep.local(k), r.o.size)}}, 0)
+	return r.ep.mr.LoadUint64(r.ep.local(k)), err
 }
 
 // one does one request at an offset of the peer's memory of queue pair k.

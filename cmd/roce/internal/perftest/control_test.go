@@ -69,7 +69,7 @@ func TestControl(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		s := NewSession(server, false)
-		_, err := s.Hello(t.Context(), limit, ib.MTU1024, false)
+		_, err := s.Hello(t.Context(), limit, ib.MTU1024, VerifyNothing)
 		if err == nil {
 			err = s.Close(t.Context(), limit, dests[0])
 		}
@@ -79,7 +79,7 @@ func TestControl(t *testing.T) {
 		done <- err
 	}()
 	s := NewSession(client, true)
-	if p, err := s.Hello(t.Context(), limit, ib.MTU4096, true); err != nil || p != (Peer{version, true, false, CycleBuffer, ib.MTU1024}) {
+	if p, err := s.Hello(t.Context(), limit, ib.MTU4096, VerifyEach); err != nil || p != (Peer{version, true, VerifyNothing, CycleBuffer, ib.MTU1024}) {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	if d, err := s.Swap(t.Context(), limit, dests[1]); err != nil || d != dests[0] {

@@ -143,7 +143,7 @@ func (r recording) replay(conn net.Conn, client bool) error {
 func (r recording) converse(t *testing.T, conn net.Conn, client bool) error {
 	ctx, timeout := context.Background(), 10*time.Second
 	s := NewSession(conn, client)
-	peer, err := s.Hello(ctx, timeout, ib.MTU4096, false)
+	peer, err := s.Hello(ctx, timeout, ib.MTU4096, VerifyNothing)
 	if err != nil {
 		return err
 	}

@@ -59,14 +59,21 @@ const (
 // says that this program is roce. The byte after it holds flags.
 const mark = "goroce"
 
-const flagVerify = 1
+// Verify says which data roce perf verifies: it is the byte of flags.
+type Verify uint8
+
+const (
+	VerifyNothing Verify = iota
+	VerifyEach           // of each message, while time is measured
+	VerifyLast           // what is in each place at the end
+)
 
 // Peer is what the other side says of itself.
 type Peer struct {
 	Version     string
 	Ours        bool // it is roce perf
-	Verify      bool // and wants to verify the data
-	CycleBuffer int  // bytes
+	Verify      Verify
+	CycleBuffer int // bytes
 	MTU         ib.MTU
 }
 
@@ -88,13 +95,11 @@ func NewSession(conn exchange.Conn, client bool) *Session {
 // Hello exchanges versions, sizes of caches and path MTUs: mtu is ours, and the
 // smaller one is to be used. The error is exchange.ErrSilent when the peer closed
 // the connection before it said anything.
-func (s *Session) Hello(ctx context.Context, timeout time.Duration, mtu ib.MTU, verify bool) (p Peer, err error) {
+func (s *Session) Hello(ctx context.Context, timeout time.Duration, mtu ib.MTU, verify Verify) (p Peer, err error) {
 	defer exchange.Bound(ctx, s.conn, timeout)()
 	var hello, theirs [versionLen]byte
 	copy(hello[:], version+"\x00"+mark)
-	if verify {
-		hello[len(version)+1+len(mark)] = flagVerify
-	}
+	hello[len(version)+1+len(mark)] = byte(verify)
 	if err := s.swap(ctx, "versions", hello[:], theirs[:]); err != nil {
 		return p, err
 	}
@@ -133,7 +138,7 @@ func (p *Peer) setVersion(b []byte) error {
 	}
 	p.Version = string(text)
 	if flags, ours := bytes.CutPrefix(rest, []byte(mark)); ours && len(flags) > 0 {
-		p.Ours, p.Verify = true, flags[0]&flagVerify != 0
+		p.Ours, p.Verify = true, Verify(flags[0])
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func hello(records ...string) (Peer, error) {
 			}
 		}
 	}()
-	return NewSession(ours, false).Hello(context.Background(), 5*time.Second, ib.MTU1024, true)
+	return NewSession(ours, false).Hello(context.Background(), 5*time.Second, ib.MTU1024, VerifyEach)
 }
 
 // Hostile or foreign peers are refused with what is wrong.
@@ -146,7 +146,7 @@ func TestHelloRefuses(t *testing.T) {
 
 // Two of us know each other by what perftest does not look at.
 func TestHelloOfOurs(t *testing.T) {
-	for _, verify := range []bool{false, true} {
+	for _, verify := range []Verify{VerifyNothing, VerifyEach, VerifyLast} {
 		a, b := net.Pipe()
 		type result struct {
 			p   Peer
@@ -157,12 +157,12 @@ func TestHelloOfOurs(t *testing.T) {
 			p, err := NewSession(a, false).Hello(context.Background(), 5*time.Second, ib.MTU1024, verify)
 			results <- result{p, err}
 		}()
-		p, err := NewSession(b, true).Hello(context.Background(), 5*time.Second, ib.MTU4096, false)
+		p, err := NewSession(b, true).Hello(context.Background(), 5*time.Second, ib.MTU4096, VerifyNothing)
 		if want := (Peer{version, true, verify, CycleBuffer, ib.MTU1024}); err != nil || p != want {
 			t.Errorf("server is %+v, %v, want %+v", p, err, want)
 		}
 		r := <-results
-		if want := (Peer{version, true, false, CycleBuffer, ib.MTU4096}); r.err != nil || r.p != want {
+		if want := (Peer{version, true, VerifyNothing, CycleBuffer, ib.MTU4096}); r.err != nil || r.p != want {
 			t.Errorf("client is %+v, %v, want %+v", r.p, r.err, want)
 		}
 	}
@@ -172,7 +172,7 @@ func TestHelloOfOurs(t *testing.T) {
 func TestSilence(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
-	if _, err := NewSession(ours, false).Hello(context.Background(), 10*time.Millisecond, ib.MTU1024, false); err == nil || !strings.Contains(err.Error(), "no answer in time") {
+	if _, err := NewSession(ours, false).Hello(context.Background(), 10*time.Millisecond, ib.MTU1024, VerifyNothing); err == nil || !strings.Contains(err.Error(), "no answer in time") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
