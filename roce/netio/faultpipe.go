@@ -17,8 +17,14 @@ type pipe struct {
 	faults Faults
 	script []scripted
 	rng    *rand.Rand
+	luck   *rand.Rand // of bursts: without them the others see the same draws
+	dir    Direction
+	record func(Fault)
 	c      *counters
 	limit  int // of packets held
+
+	pushed     int           // packets
+	burstUntil time.Duration // a burst of losses is on
 
 	out    []packet // ready, in order, from head on
 	head   int
@@ -52,6 +58,8 @@ type scripted struct {
 
 func (p *pipe) init(seed, stream uint64, c *counters) {
 	p.rng = rand.New(rand.NewPCG(seed, stream))
+	p.luck = rand.New(rand.NewPCG(seed, stream+2))
+	p.dir = Direction(stream)
 	p.c = c
 	p.limit = heldMax
 }
@@ -66,7 +74,7 @@ type fate struct {
 
 // push puts a packet in. The buffer becomes the pipe's.
 func (p *pipe) push(now time.Duration, k packet) {
-	f := p.judge(k.buf)
+	f := p.judge(now, k.buf)
 	if f.drop {
 		p.c.add(FaultDrop, 1)
 		p.recycle(k)
@@ -120,10 +128,11 @@ func (p *pipe) place(now time.Duration, k packet, f *fate) {
 
 // judge draws the fate of a packet. Each packet takes the same number of draws
 // whatever happens to it, so that changing one fault leaves the others alone.
-func (p *pipe) judge(b []byte) (f fate) {
+func (p *pipe) judge(now time.Duration, b []byte) (f fate) {
 	r := &p.faults
+	p.pushed++
 	draw := func(probability float64) bool { return p.rng.Float64() < probability }
-	f.drop = draw(r.Loss)
+	f.drop = draw(r.Loss) || r.Burst > 0 && p.burst(now)
 	f.duplicate = draw(r.Duplicate)
 	f.reorder = draw(r.Reorder)
 	if draw(r.Corrupt) {
@@ -134,10 +143,37 @@ func (p *pipe) judge(b []byte) (f fate) {
 		f.by += p.rng.IntN(r.ReorderTo - r.ReorderBy + 1)
 	}
 	f.delay = r.Delay + time.Duration(p.rng.Float64()*float64(r.Jitter))
+	if p.record != nil {
+		p.note(&f)
+	}
 	if len(p.script) > 0 {
 		p.consult(b, &f)
 	}
 	return f
+}
+
+// burst draws whether a packet is lost in a burst.
+func (p *pipe) burst(now time.Duration) bool {
+	if now >= p.burstUntil && p.luck.Float64() < p.faults.Burst {
+		p.burstUntil = now + max(1, time.Duration(p.luck.ExpFloat64()*float64(p.faults.BurstTime)))
+	}
+	return now < p.burstUntil && p.luck.Float64() < p.faults.BurstLoss
+}
+
+// note records the random faults of a packet.
+func (p *pipe) note(f *fate) {
+	for _, x := range []struct {
+		is bool
+		Fault
+	}{
+		{f.drop, Fault{Action: Drop}}, {f.duplicate, Fault{Action: Duplicate}}, {f.corrupt > 0, Fault{Action: Corrupt}},
+		{f.ce, Fault{Action: MarkCE}}, {f.reorder, Fault{Action: Reorder, By: f.by}},
+	} {
+		if x.is && (!f.drop || x.Action == Drop) {
+			x.Direction, x.Nth = p.dir, p.pushed
+			p.record(x.Fault)
+		}
+	}
 }
 
 // consult applies the script.
@@ -164,6 +200,11 @@ func (p *pipe) consult(b []byte, f *fate) {
 			f.corrupt++
 		case MarkCE:
 			f.ce = true
+		case Reorder:
+			f.reorder = true
+			if f.by = s.By; f.by <= 0 {
+				f.by = defReorderBy
+			}
 		}
 	}
 }

@@ -15,6 +15,10 @@ type FaultConfig struct {
 	Seed   uint64
 	Tx, Rx Faults  // random faults of packets sent and received
 	Script []Fault // faults of certain packets, applied before the random ones
+	// Record, if not nil, is called for every random fault but Delay and Jitter, with
+	// the one that does the same in a Script. With these and the same configuration,
+	// its probabilities 0, a run repeats. It must not call the backend.
+	Record func(Fault)
 }
 
 // Faults are the random faults of one direction. A probability is between 0 and 1,
@@ -25,6 +29,12 @@ type Faults struct {
 	Reorder   float64 // the packet is held until ReorderBy later ones have passed
 	Corrupt   float64 // one byte is changed, one that the ICRC covers
 	CE        float64 // the ECN bits become "congestion experienced"
+
+	// Burst is the probability that a packet begins a burst: from it on BurstLoss of
+	// the packets are lost, 0 means all, for an exponentially distributed time of
+	// which the mean is BurstTime, 0 means 50 us (the model of Gilbert and Elliott).
+	Burst, BurstLoss float64
+	BurstTime        time.Duration
 
 	// ReorderBy is how many packets overtake one that is reordered; 0 means 3. With
 	// a larger ReorderTo it is any number from the one to the other.
@@ -54,6 +64,7 @@ const (
 	Delay   // hold for Fault.Delay
 	Corrupt // change one byte
 	MarkCE
+	Reorder // hold until Fault.By later ones have passed
 )
 
 // Fault is a scripted fault. Several that match the same packet all apply.
@@ -69,6 +80,7 @@ type Fault struct {
 	Count  int
 	Action Action
 	Delay  time.Duration // for Delay
+	By     int           // for Reorder; 0 means 3
 }
 
 // OfKind returns a Match for packets of any of the given kinds.
@@ -105,6 +117,7 @@ const (
 	faultBatch    = 64
 	defReorderBy  = 3
 	defReorderMax = time.Millisecond
+	defBurstTime  = 50 * time.Microsecond
 	flushRetry    = 100 * time.Microsecond
 )
 
@@ -113,6 +126,7 @@ func WithFaults(b Backend, cfg FaultConfig) *Faulty {
 	f := &Faulty{b: b, runs: make([]Run, 0, faultBatch), in: make([]Received, faultBatch), retry: Never}
 	for d := range f.pipes {
 		f.pipes[d].init(cfg.Seed, uint64(d), &f.c)
+		f.pipes[d].record = cfg.Record
 	}
 	for _, s := range cfg.Script {
 		p := &f.pipes[s.Direction]
@@ -135,6 +149,12 @@ func (f *Faulty) SetFaults(tx, rx Faults) {
 		if faults.ReorderMax <= 0 {
 			faults.ReorderMax = defReorderMax
 		}
+		if faults.BurstLoss <= 0 {
+			faults.BurstLoss = 1
+		}
+		if faults.BurstTime <= 0 {
+			faults.BurstTime = defBurstTime
+		}
 		p.faults = faults
 		// Once used, a pipe stays in use: it may hold packets.
 		f.active[d] = f.active[d] || len(p.script) > 0 || faults.any()
@@ -142,7 +162,7 @@ func (f *Faulty) SetFaults(tx, rx Faults) {
 }
 
 func (f *Faults) any() bool {
-	return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.CE > 0 || f.Delay > 0 || f.Jitter > 0
+	return f.Loss > 0 || f.Burst > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.CE > 0 || f.Delay > 0 || f.Jitter > 0
 }
 
 // Caps returns those of the wrapped backend.

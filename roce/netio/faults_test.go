@@ -575,3 +575,74 @@ func TestHeldIsBounded(t *testing.T) {
 		t.Errorf("%d came out", len(s.sent))
 	}
 }
+
+// Rule: bursts begin with their probability, lose the share they are said to, last as
+// long on average as they are said to, and leave the other faults as they were.
+func TestBursts(t *testing.T) {
+	const n = 60_000
+	lost := func(burst, loss float64) (lost []int, f *Faulty) {
+		s := newSink(t)
+		f = WithFaults(s, FaultConfig{Seed: 3, Tx: Faults{Burst: burst, BurstLoss: loss, BurstTime: 20 * time.Microsecond, CE: 0.1}})
+		pump(t, f, s, n, time.Microsecond)
+		next := 0
+		for _, psn := range psns(s.sent) {
+			for ; next < psn; next++ {
+				lost = append(lost, next)
+			}
+			next++
+		}
+		return lost, f
+	}
+	all, f := lost(0.002, 0)
+	bursts, last := 0, -2
+	for _, i := range all {
+		if i != last+1 {
+			bursts++
+		}
+		last = i
+	}
+	// A burst of an exponential time with mean 20 us hits each packet that comes in
+	// it, 20.5 on average; between two there are 500 packets on average.
+	if mean := float64(len(all)) / float64(bursts); mean < 18 || mean > 23 {
+		t.Errorf("a burst loses %.1f packets on average, want 20.5", mean)
+	}
+	if want := n / 520.5; float64(bursts) < 0.8*want || float64(bursts) > 1.2*want {
+		t.Errorf("%d bursts, want %.0f", bursts, want)
+	}
+	half, _ := lost(0.002, 0.5)
+	if share := float64(len(half)) / float64(len(all)); share < 0.4 || share > 0.6 {
+		t.Errorf("with a loss of one half %.2f of the packets are lost", share)
+	}
+	if st := f.Stats(); st[FaultDrop] != uint64(len(all)) {
+		t.Errorf("%d counted as lost, %d are", st[FaultDrop], len(all))
+	} else {
+		within(t, "CE", st[FaultCE], n-len(all), .1)
+	}
+}
+
+// Rule: what Record is told repeats the run as a script.
+func TestFaultRecord(t *testing.T) {
+	faults := Faults{
+		Loss: .05, Burst: .01, Duplicate: .05, Reorder: .05, ReorderBy: 2, ReorderTo: 9, Corrupt: .05, CE: .05,
+		Delay: time.Microsecond, Jitter: 5 * time.Microsecond,
+	}
+	run := func(cfg FaultConfig) (*sink, Stats) {
+		s := newSink(t)
+		f := WithFaults(s, cfg)
+		pump(t, f, s, 2000, time.Microsecond)
+		return s, f.Stats()
+	}
+	var script []Fault
+	want, stats := run(FaultConfig{Seed: 7, Tx: faults, Record: func(f Fault) { script = append(script, f) }})
+	quiet := faults
+	quiet.Loss, quiet.Burst, quiet.Duplicate, quiet.Reorder, quiet.Corrupt, quiet.CE = 0, 0, 0, 0, 0, 0
+	got, again := run(FaultConfig{Seed: 7, Tx: quiet, Script: script})
+	if len(got.sent) != len(want.sent) || again != stats {
+		t.Fatalf("%d packets and %v, by the script %d and %v", len(want.sent), stats, len(got.sent), again)
+	}
+	for i := range want.sent {
+		if !bytes.Equal(got.sent[i].Buf, want.sent[i].Buf) || got.times[i] != want.times[i] || got.sent[i].TOS != want.sent[i].TOS {
+			t.Fatalf("packet %d differs", i)
+		}
+	}
+}

@@ -24,11 +24,15 @@ const (
 
 // words are the words of a node and what is known of them.
 type words struct {
+	n     *node
 	mr    *roce.MR
 	added []addition // completed, in the order of completion
 	floor uint64     // the adder is known to have reached it
 	swaps []swap     // as added
 	last  uint64     // of the chain, as far as somebody has seen it
+
+	pending     int    // atomics that were posted and have not completed
+	base, start uint64 // what was in the words before all that is listed
 }
 
 type addition struct{ found, floor uint64 }
@@ -43,7 +47,7 @@ type swap struct {
 func (w *words) open(n *node, pd *roce.PD) error {
 	iova := n.w.rng.Uint64() >> 1 &^ 7
 	mr, err := pd.RegisterMR(make([]byte, 8*numWords), roce.LocalWrite|roce.RemoteWrite|roce.RemoteAtomic|roce.FlushGlobal|roce.MWBind, roce.IOVA(iova))
-	w.mr = mr
+	w.n, w.mr = n, mr
 	return err
 }
 
@@ -67,7 +71,7 @@ func (s *side) word(r *request) int {
 	case roce.WRAtomicCmpSwp:
 		return chainWord
 	}
-	return privateWords + s.num
+	return privateWords + s.num%(numWords-privateWords)
 }
 
 // wordsOf are the words that a request works on.
@@ -81,6 +85,7 @@ func (s *side) wordsOf(r *request) *words {
 // aim makes a request one on the words of the peer.
 func (s *side) aim(r *request, wr *roce.SendWR) {
 	w := s.wordsOf(r)
+	w.pending++
 	r.va, r.rkey = w.mr.Addr(), w.mr.RKey()
 	if r.grant = s.borrow(r); r.grant != nil {
 		r.va, r.rkey = r.grant.va, r.grant.key
@@ -105,6 +110,7 @@ func (s *side) aim(r *request, wr *roce.SendWR) {
 // found takes note of what a completed request found.
 func (s *side) found(r *request) {
 	w := s.wordsOf(r)
+	w.pending--
 	if r.grant != nil {
 		r.grant.done()
 	}
@@ -170,20 +176,35 @@ func (w *words) close() error {
 	return w.mr.Deregister()
 }
 
+// fold checks the words and forgets how they became what they are, if there is much to
+// forget and nothing under way.
+func (w *words) fold() error {
+	if w.pending > 0 || len(w.added)+len(w.swaps) < 1000 {
+		return nil
+	}
+	if err := w.check(); err != nil {
+		return err
+	}
+	w.base += uint64(len(w.added))
+	w.start = w.mr.LoadUint64(8 * chainWord)
+	w.added, w.swaps = nil, nil
+	return nil
+}
+
 // check looks for the order that explains everything.
 func (w *words) check() error {
 	seen := make([]bool, len(w.added))
 	for _, a := range w.added {
-		if a.found >= uint64(len(seen)) || seen[a.found] {
-			return fmt.Errorf("of %d increments one found %d, which is too much or was found before", len(seen), a.found)
+		if a.found-w.base >= uint64(len(seen)) || seen[a.found-w.base] {
+			return fmt.Errorf("of %d increments, from %d on, one found %d, which is too much or was found before", len(seen), w.base, a.found)
 		}
 		if a.found < a.floor {
 			return fmt.Errorf("an increment found %d, when %d was known to be reached before it was posted", a.found, a.floor)
 		}
-		seen[a.found] = true
+		seen[a.found-w.base] = true
 	}
-	if got := w.mr.LoadUint64(8 * adderWord); got != uint64(len(seen)) {
-		return fmt.Errorf("%d increments left %d", len(seen), got)
+	if got := w.mr.LoadUint64(8 * adderWord); got != w.base+uint64(len(seen)) {
+		return fmt.Errorf("%d increments left %d, after %d", len(seen), got, w.base)
 	}
 	next := map[uint64]uint64{}
 	for _, x := range w.swaps {
@@ -194,8 +215,8 @@ func (w *words) check() error {
 			next[x.found] = x.value
 		}
 	}
-	place := map[uint64]int{0: 0}
-	v := uint64(0)
+	v := w.start
+	place := map[uint64]int{v: 0}
 	for n, ok := next[v]; ok; n, ok = next[v] {
 		v = n
 		place[v] = len(place)
@@ -214,5 +235,6 @@ func (w *words) check() error {
 		}
 		reached = append(reached, max(reached[len(reached)-1], at))
 	}
+	w.n.w.res.Atomics += len(w.added) + len(w.swaps)
 	return nil
 }

@@ -35,6 +35,7 @@ func (n *node) poll() bool {
 // complete takes one completion and checks all that follows from it.
 func (n *node) complete(wc *roce.WC) {
 	w := n.w
+	w.res.Completions++
 	w.trace.add(event{at: w.now, node: n.i, what: "wc", qpn: wc.QPN, wc: *wc})
 	s := w.byQPN[n.i][wc.QPN]
 	switch {

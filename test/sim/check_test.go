@@ -44,7 +44,7 @@ func TestSeedReplays(t *testing.T) {
 // A run of a failing seed fails in the same way again, and says how to repeat it.
 func TestFailureReplays(t *testing.T) {
 	run := func() (Result, error) {
-		cfg := Scenario(3)
+		cfg := adjacent(3)
 		cfg.hooks.backend = func(_ int, b netio.Backend) netio.Backend { return &flipper{Backend: b, at: 30} }
 		return Run(cfg)
 	}
@@ -63,7 +63,7 @@ func TestFailureReplays(t *testing.T) {
 
 // Each check catches the fault that it is there for.
 func TestChecksCatch(t *testing.T) {
-	cfg := Scenario(3)
+	cfg := adjacent(3)
 	cfg.Services, cfg.Shared = []roce.QPType{roce.RC}, false
 	catches(t, cfg, []injected{
 		{"a byte of a packet changes, with a right ICRC", func(h *hooks) {
@@ -313,7 +313,7 @@ func TestPattern(t *testing.T) {
 
 // The seeds contain what they are said to.
 func TestScenariosCoverTheMix(t *testing.T) {
-	v6, big := 0, 0
+	v6, big, wired, cuts := 0, 0, 0, 0
 	for seed := range uint64(200) {
 		cfg := Scenario(seed)
 		if cfg.IPv6 {
@@ -322,11 +322,15 @@ func TestScenariosCoverTheMix(t *testing.T) {
 		if cfg.MaxSize == 1<<20 {
 			big++
 		}
-		if cfg.Faults.Loss < 0.05 || cfg.Faults.Duplicate < 0.05 || cfg.Faults.Reorder < 0.05 || cfg.Faults.Corrupt == 0 {
+		if cfg.Link.Rate > 0 {
+			wired++
+		}
+		cuts += len(cfg.Cuts)
+		if cfg.Faults.Burst == 0 || cfg.Faults.Loss < 0.05 || cfg.Faults.Duplicate < 0.05 || cfg.Faults.Reorder < 0.05 || cfg.Faults.Corrupt == 0 {
 			t.Errorf("seed %d: faults %+v, want 5 %% each", seed, cfg.Faults)
 		}
 	}
-	if v6 < 20 || big < 5 {
-		t.Errorf("%d seeds with IPv6, %d with 1 MiB", v6, big)
+	if v6 < 20 || big < 5 || wired < 80 || cuts < 80 {
+		t.Errorf("%d seeds with IPv6, %d with 1 MiB, %d over links with %d partitions", v6, big, wired, cuts)
 	}
 }

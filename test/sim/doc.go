@@ -1,15 +1,21 @@
 // Package sim runs whole stacks in virtual time, in one goroutine: devices with
-// Config.Manual on an in-memory fabric that loses, repeats, reorders and damages
-// packets, and programs that post a random mix of requests and check everything
-// they can see: all operations of RC, XRC, UC and UD, from and to memory regions, windows,
-// fast registrations and multicast groups, over paths that change. All of it follows from one number, the seed, so that a failing run
-// can be repeated packet by packet:
+// Config.Manual next to each other or over links and a switch (package network), which
+// lose, repeat, reorder, damage and cut off packets, and programs that post a random
+// mix of requests and check everything they can see: all operations of RC, XRC, UC and
+// UD, from and to memory regions, windows, fast registrations and multicast groups,
+// over paths that change. All of it follows from one number, the seed, so that a failing
+// run can be repeated packet by packet:
 //
 //	go test ./test/sim -run TestSeeds -sim.seed=17 -sim.trace
 //
 // More seeds than a test run has time for:
 //
 //	go test ./test/sim -run 'TestSeeds|TestFailures' -sim.from=1000 -sim.seeds=4000 -timeout 0
+//
+// Of a run that fails the faults and requests are recorded, and reduced to few that are
+// enough (shrink.go); what is printed then runs with -sim.schedule.
+//
+// soak.go lets connections follow each other for hours.
 //
 // What is checked:
 //   - every request completes exactly once, successfully and in queue order;

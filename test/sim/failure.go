@@ -27,18 +27,18 @@ const (
 	Deregister         // one side takes its memory away
 	NoRecv             // one side posts no receive requests any more
 	DestroySRQ         // of XRC: the receive queue is destroyed
+	Restart            // the device of one side, which has no other connection, is closed and opened anew
 	NumFailures
 )
 
 var failureNames = [...]string{
-	"none", "cut", "destroy", "to error", "bad rkey", "out of range", "bad lkey", "short receive", "deregister", "no receive", "destroy SRQ",
+	"none", "cut", "destroy", "to error", "bad rkey", "out of range", "bad lkey", "short receive", "deregister", "no receive", "destroy SRQ", "restart",
 }
 
 func (f Failure) String() string { return failureNames[f] }
 
-// ownReceives says whether the failure is one of receive requests that a side posts
-// for itself.
-func (f Failure) ownReceives() bool { return f == ShortRecv || f == NoRecv }
+// ownReceives says whether the failing sides post receive requests for themselves.
+func (f Failure) ownReceives() bool { return f == ShortRecv || f == NoRecv || f == Restart }
 
 // service is that of the connection that fails.
 func (f Failure) service() roce.QPType {
@@ -62,6 +62,7 @@ var statuses = [NumFailures][]roce.WCStatus{
 	Deregister: {roce.WCLocProtErr, roce.WCRemAccessErr, roce.WCRemOpErr, roce.WCRetryExcErr},
 	NoRecv:     {roce.WCRNRRetryExcErr, roce.WCRetryExcErr},
 	DestroySRQ: {roce.WCRemInvReqErr, roce.WCRetryExcErr},
+	Restart:    {roce.WCRetryExcErr},
 }
 
 // patience is how long the sides of a broken connection go on before the one that
@@ -80,10 +81,10 @@ type failing struct {
 func (w *world) planFailure() {
 	f := &w.failing
 	f.a, f.b = w.sides[0], w.sides[1]
-	if w.rng.IntN(2) == 0 || w.cfg.Failure == DestroySRQ { // the target is the second
+	if second := w.rng.IntN(2) == 0; second && w.cfg.Failure != Restart || w.cfg.Failure == DestroySRQ { // the target is the second
 		f.a, f.b = f.b, f.a
 	}
-	f.when = w.rng.IntN(len(f.a.ops) + len(f.b.ops))
+	f.when = w.rng.IntN(max(1, len(f.a.ops)+len(f.b.ops)))
 	f.seen = map[roce.WCStatus]int{}
 }
 
@@ -101,6 +102,10 @@ func (w *world) misbehave() {
 		}
 		f.a.closed, f.a.destroyed = true, true
 		f.b.forceAt = w.now + patience // without requests it would not notice
+	case Restart:
+		if err := w.restart(f.a); err != nil {
+			w.fail("%v: restart: %v", f.a, err)
+		}
 	case ToError:
 		f.a.toError()
 	case DestroySRQ:
@@ -117,6 +122,24 @@ func (w *world) misbehave() {
 	default:
 		f.a.misbehaves = w.cfg.Failure
 	}
+}
+
+// restart closes the device of a side and opens another at its address, which gets a
+// connection to the same peer while packets for the old one are still under way.
+func (w *world) restart(a *side) error {
+	old := a.n
+	old.tally()
+	if err := old.dev.Close(); err != nil {
+		return err
+	}
+	a.closed, a.destroyed = true, true
+	a.peer.forceAt = w.now + patience // without requests it would not notice
+	n := &node{w: w, i: old.i, addr: old.addr, again: old.again + 1}
+	w.nodes[n.i], w.byQPN[n.i] = n, map[ib.QPN]*side{}
+	if err := n.open(); err != nil {
+		return err
+	}
+	return w.connection(n, a.peer.n, 0)
 }
 
 // isCut reports whether a packet for this queue pair, by this path, gets lost.

@@ -25,7 +25,7 @@ func received(f func(s *side, x *wcRef) bool) func([]wcRef) []wcRef {
 // TestOrderChecksCatch: the checks of what is in memory when a message comes, and of
 // the rules of the wire, notice what they are there for.
 func TestOrderChecksCatch(t *testing.T) {
-	cfg := Scenario(2)
+	cfg := adjacent(2)
 	cfg.Services, cfg.Conns, cfg.Requests, cfg.Roam, cfg.Drain = []roce.QPType{roce.RC, roce.XRCSend}, 4, 60, false, false
 	posted := func(f func(s *side, r *request)) func(w *world) {
 		return func(w *world) {
@@ -78,7 +78,7 @@ func TestOrderChecksCatch(t *testing.T) {
 
 // TestUnreliableChecksCatch: the checks of UC and UD notice what they are there for.
 func TestUnreliableChecksCatch(t *testing.T) {
-	cfg := Scenario(2)
+	cfg := adjacent(2)
 	cfg.Services, cfg.Conns, cfg.Roam = []roce.QPType{roce.UC, roce.UD}, 4, false
 	catches(t, cfg, []injected{
 		{"a byte of a packet changes, with a right ICRC", func(h *hooks) {
@@ -170,7 +170,7 @@ func (b scatter) copy(from scatter, n int) {
 
 // TestGrantChecksCatch: so do those of windows, fast registrations and paths.
 func TestGrantChecksCatch(t *testing.T) {
-	cfg := Scenario(2)
+	cfg := adjacent(2)
 	cfg.Services, cfg.Conns, cfg.Requests, cfg.Roam = []roce.QPType{roce.RC}, 4, 60, true
 	find := func(w *world, wc *roce.WC) *request {
 		for _, s := range w.sides {

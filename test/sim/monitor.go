@@ -21,8 +21,11 @@ type flow struct {
 	anyAcked bool
 	response ib.PSN // the last READ response, if more of the same answer follow
 	open     bool
+	broken   map[ib.PSN]bool // where answers go on that others have interrupted
 
 	arrived map[delivery]int // packets of UC and UD
+
+	marked, cnps int // packets that arrived with the mark CE, CNPs for them
 }
 
 // readRange is the PSNs of one READ REQUEST, or of an atomic or a FLUSH, which are
@@ -71,6 +74,9 @@ func (f *flow) find(p ib.PSN) *readRange {
 
 // sent checks a packet that a node sends.
 func (w *world) checkSent(node int, p *ib.Packet) error {
+	if p.Info().Op == ib.KindCNP {
+		return w.checkCNP(p)
+	}
 	if p.Info().DETH {
 		return w.byQPN[node][p.DETH().SrcQP].checkDatagram(p)
 	}
@@ -171,9 +177,14 @@ func (s *side) checkResponse(p *ib.Packet) error {
 		if r == nil {
 			return fmt.Errorf("READ response %06x answers no READ", uint32(psn))
 		}
-		if !info.Pos.Starts() && !(f.open && psn == f.response.Add(1)) {
+		next := f.response.Add(1)
+		switch follows := f.open && psn == next; {
+		case !info.Pos.Starts() && !follows && !f.broken[psn]:
 			return fmt.Errorf("READ response %06x is a %s, but does not follow another", uint32(psn), info.Name)
+		case f.open && !follows: // another READ was asked for again; this one goes on later
+			f.broken[next] = true
 		}
+		delete(f.broken, psn)
 		last := info.Pos.Ends()
 		if last != (psn == r.last) && !(last && r.parts[psn]) {
 			return fmt.Errorf("READ response %06x is a %s, the READ ends at %06x", uint32(psn), info.Name, uint32(r.last))
@@ -203,6 +214,21 @@ func (s *side) checkResponse(p *ib.Packet) error {
 	return nil
 }
 
+// checkCNP checks a congestion notification: each is for a packet that came with a
+// mark.
+func (w *world) checkCNP(p *ib.Packet) error {
+	w.res.CNPs++
+	for _, sides := range w.byQPN {
+		if s := sides[p.DestQP()]; s != nil {
+			if s.flow.cnps++; s.flow.cnps <= s.flow.marked {
+				return nil
+			}
+			return fmt.Errorf("CNP %d, but %d packets came marked", s.flow.cnps, s.flow.marked)
+		}
+	}
+	return fmt.Errorf("a CNP to a queue pair that nobody has")
+}
+
 // checkDatagram checks a datagram of s.
 func (s *side) checkDatagram(p *ib.Packet) error {
 	f, psn := &s.flow, p.PSN()
@@ -224,7 +250,7 @@ func (s *side) checkDatagram(p *ib.Packet) error {
 }
 
 // noteReceived looks at a packet that arrives at a node.
-func (w *world) noteReceived(node int, src netip.Addr, seg []byte) {
+func (w *world) noteReceived(node int, src netip.Addr, tos uint8, seg []byte) {
 	p, why := ib.Parse(seg)
 	if why != ib.OK {
 		return
@@ -236,6 +262,9 @@ func (w *world) noteReceived(node int, src netip.Addr, seg []byte) {
 				from = w.byQPN[n.i][p.DETH().SrcQP]
 			}
 		}
+	}
+	if from != nil && tos&3 == 3 {
+		from.flow.marked++
 	}
 	if from != nil && from.lossy() {
 		if from.flow.arrived == nil {

@@ -30,14 +30,39 @@ type node struct {
 	pools  []*pool // all shared ones
 	words  words
 	next   time.Duration // when the device wants to run again
+	again  int           // times that it was restarted
 }
 
-func (n *node) open(be netio.Backend) (err error) {
+// backend opens the node's place in the network.
+func (n *node) backend() (netio.Backend, error) {
 	w := n.w
+	be, err := w.open(n.i)
+	if err != nil {
+		return nil, err
+	}
+	id := n.i + n.again*len(w.nodes)
+	cfg := netio.FaultConfig{Seed: w.cfg.Seed*16 + uint64(id), Tx: w.cfg.Faults, Script: script(w.cfg.Script, id)}
+	if f := w.cfg.hooks.fault; f != nil {
+		cfg.Record = func(x netio.Fault) { f(Fault{id, faultNames[x.Action], x.Nth, x.By}) }
+	}
+	be = netio.WithFaults(be, cfg)
+	if w.cfg.hooks.backend != nil {
+		be = w.cfg.hooks.backend(n.i, be)
+	}
+	return be, nil
+}
+
+func (n *node) open() error {
+	w := n.w
+	be, err := n.backend()
+	if err != nil {
+		return err
+	}
+	n.be = &traced{Backend: be, w: w, node: n.i}
 	n.dev, err = roce.Open(roce.Config{
-		Backend: be, Manual: true, Window: w.cfg.Window, NoSelective: w.cfg.Plain>>n.i&1 != 0,
+		Backend: n.be, Manual: true, Window: w.cfg.Window, NoSelective: w.cfg.Plain>>n.i&1 != 0,
 		Clock: func() time.Duration { return w.now },
-		Rand:  rand.NewChaCha8([32]byte{byte(w.cfg.Seed), byte(w.cfg.Seed >> 8), byte(w.cfg.Seed >> 16), byte(n.i)}),
+		Rand:  rand.NewChaCha8([32]byte{byte(w.cfg.Seed), byte(w.cfg.Seed >> 8), byte(w.cfg.Seed >> 16), byte(n.i), byte(n.again)}),
 	})
 	if err != nil {
 		return err

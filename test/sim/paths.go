@@ -49,9 +49,9 @@ func (s *side) roam() bool {
 // arm loads the path that is not in use.
 func (s *side) arm() {
 	a, _ := s.qp.Query()
-	alt := roce.Alternate{AckTimeout: time.Duration(1+s.w.rng.IntN(4)) * time.Millisecond}
+	alt := roce.Alternate{AckTimeout: max(time.Duration(1+s.w.rng.IntN(4))*time.Millisecond, s.w.cfg.timer().Duration())}
 	if a.AV.SourcePort == 0 {
-		alt.SourcePort = altPort + uint16(s.num)
+		alt.SourcePort = altPort + uint16(s.num%1000)
 	}
 	if err := s.qp.Arm(alt); err != nil {
 		s.w.fail("%v: arm: %v", s, err)

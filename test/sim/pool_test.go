@@ -9,7 +9,7 @@ import (
 // TestPoolChecksCatch: the checks of shared receive queues notice what they are
 // there for.
 func TestPoolChecksCatch(t *testing.T) {
-	cfg := Scenario(6)
+	cfg := adjacent(6)
 	cfg.Services, cfg.Shared = []roce.QPType{roce.RC}, true
 	shared := func(x wcRef) bool {
 		s := x.n.w.byQPN[x.n.i][x.wc.QPN]
@@ -70,7 +70,7 @@ func TestPoolChecksCatch(t *testing.T) {
 func TestSharedFailures(t *testing.T) {
 	flushed := 0
 	for seed := range uint64(60) {
-		cfg := Scenario(9000 + seed)
+		cfg := adjacent(9000 + seed)
 		cfg.Shared, cfg.Failure = true, []Failure{ToError, Cut, BadRKey, Destroy}[seed%4]
 		cfg.Window = 8 << 10 // messages take their time
 		cfg.hooks.completions = func(l []wcRef) []wcRef {

@@ -66,10 +66,6 @@ func (s *side) plan() {
 		if r.op != roce.WRRead && !r.finds() && r.op != roce.WRFlush && r.size <= s.inline && rng.IntN(2) == 0 {
 			r.flags |= roce.Inline
 		}
-		if i == s.w.cfg.Requests-1 {
-			r.flags |= roce.Signaled // or nobody would know of its end
-		}
-		s.ops = append(s.ops, r)
 		switch {
 		case s.typ == roce.XRCSend:
 			r.pool = s.peer.n.xrc[rng.IntN(2)]
@@ -79,12 +75,21 @@ func (s *side) plan() {
 		case s.typ == roce.RC:
 			r.pool = s.peer.pool
 		}
+		if ref := (requestRef{s.num, i}); s.w.cfg.Only != nil && !s.w.cfg.Only[ref] {
+			continue
+		} else if s.w.cfg.hooks.plan != nil {
+			s.w.cfg.hooks.plan(ref)
+		}
+		s.ops = append(s.ops, r)
 		if s.lossy() {
 			r.heard = map[*side]int{}
 		} else if r.consumes() {
 			s.peer.recvs = append(s.peer.recvs, r)
 		}
 		s.w.res.Bytes += r.size
+	}
+	if n := len(s.ops); n > 0 {
+		s.ops[n-1].flags |= roce.Signaled // or nobody would know of its end
 	}
 }
 
@@ -128,6 +133,9 @@ func (s *side) due() time.Duration {
 func (s *side) pause(most time.Duration) time.Duration {
 	if s.w.rng.IntN(3) > 0 {
 		return s.w.now
+	}
+	if s.w.cfg.Soak > 0 && s.w.rng.IntN(20) == 0 {
+		most = soakPause
 	}
 	return s.w.now + time.Duration(s.w.rng.Int64N(int64(most)))
 }

@@ -7,10 +7,11 @@ import (
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/test/sim/network"
 )
 
 // Config is one run. All of it but Seed and the hooks follows from the seed when
-// made by Scenario.
+// made by Scenario. Script, Only and Soak are for other uses of a run.
 type Config struct {
 	Seed     uint64
 	Nodes    int // devices
@@ -31,6 +32,14 @@ type Config struct {
 	Plain    uint          // bit i: node i keeps to the standard (roce.Config.NoSelective)
 	Failure  Failure       // of the first connection
 
+	Link   network.LinkConfig   // between each node and a switch; Rate 0: the nodes are next to each other
+	Switch network.SwitchConfig // with a Link
+	Cuts   []Fault              // with a Link: partitions
+
+	Script []Fault             // not nil: exactly these packets suffer, Faults keeps its times
+	Only   map[requestRef]bool // not nil: of the requests that the programs would make, these
+	Soak   time.Duration       // connections follow each other for so long, whatever Lives is
+
 	hooks hooks
 }
 
@@ -39,12 +48,63 @@ type hooks struct {
 	backend     func(node int, b netio.Backend) netio.Backend
 	completions func([]wcRef) []wcRef
 	step        func(w *world)
+	fault       func(Fault)      // a random fault happens
+	plan        func(requestRef) // a program decides on a request
+	mark        func(w *world)   // every virtual hour of a soak
 	trace       func(line string)
 }
 
-// Scenario makes the run of a seed: a random mix under 5 % loss, duplication and
-// reordering each, and some damage.
+// Scenario makes the run of a seed: a random mix of requests under 5 % loss,
+// duplication and reordering each, bursts of loss and some damage; of every second
+// seed over links with a rate and a switch, with partitions.
 func Scenario(seed uint64) Config {
+	c := adjacent(seed)
+	rng := rand.New(rand.NewPCG(seed, 0x11e7))
+	c.Faults.Burst, c.Faults.BurstTime = 0.001, time.Duration(1+rng.IntN(100))*time.Microsecond
+	if rng.IntN(2) == 0 {
+		c.wire(rng)
+	}
+	return c
+}
+
+// wire puts links, a switch and partitions between the nodes.
+func (c *Config) wire(rng *rand.Rand) {
+	c.Link = network.LinkConfig{
+		Rate: []float64{100e6, 400e6, 1e9, 10e9, 100e9}[rng.IntN(5)], Delay: time.Duration(rng.IntN(20_000)),
+		Queue: 16 << 10 << rng.IntN(3),
+	}
+	switch rng.IntN(4) {
+	case 0:
+		c.Switch = network.SwitchConfig{Kmin: 4_000, Kmax: 40_000, Pmax: 0.1}
+	case 1:
+		c.Switch, c.Link.Queue = network.SwitchConfig{Pause: 8 << 10, Resume: 4 << 10}, 256<<10
+	case 2:
+		c.Switch = network.SwitchConfig{Buffer: 24 << 10}
+	}
+	for range rng.IntN(4) {
+		c.Cuts = append(c.Cuts, cutOf(rng, rng.IntN(c.Nodes), time.Duration(rng.IntN(8_000_000))))
+	}
+}
+
+// cutOf draws a partition that begins at a time.
+func cutOf(rng *rand.Rand, node int, at time.Duration) Fault {
+	return Fault{node, cutKinds[rng.IntN(len(cutKinds))], int(at), 10_000 + rng.IntN(2_000_000)}
+}
+
+// timer is the least ack timeout: long enough for full queues both ways, and for a cut.
+func (c *Config) timer() ib.AckTimeout {
+	t := 250 * time.Microsecond
+	if c.Link.Rate > 0 {
+		t += time.Duration(float64(4*8*c.Link.Queue) / c.Link.Rate * 1e9)
+	}
+	if len(c.Cuts) > 0 || c.Soak > 0 {
+		t += 2 * time.Millisecond
+	}
+	return ib.AckTimeoutFor(4 * t)
+}
+
+// adjacent is the run of a seed with nothing between the nodes but faults.
+func adjacent(seed uint64) Config {
 	rng := rand.New(rand.NewPCG(seed, 0x5ce9a410))
 	c := Config{
 		Seed:     seed,

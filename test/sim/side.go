@@ -61,6 +61,7 @@ type side struct {
 	doomed             bool // its connection is the one that may fail
 	broken, recvBroken bool // a request, a receive has failed
 	closed             bool // the queue pair was destroyed
+	closedAt           time.Duration
 	destroyed          bool // ... in the middle of its work
 	misbehaves         Failure
 	forceAt            time.Duration // when to go to ERR by itself
@@ -83,9 +84,12 @@ func (s *side) String() string {
 
 // connect makes the connections and decides what their programs will do.
 func (w *world) connect() error {
-	for range w.cfg.Conns {
-		i := w.rng.IntN(len(w.nodes))
-		j := (i + 1 + w.rng.IntN(len(w.nodes)-1)) % len(w.nodes)
+	for k := range w.cfg.Conns {
+		i := w.rng.IntN(w.cfg.Nodes)
+		j := (i + 1 + w.rng.IntN(w.cfg.Nodes-1)) % w.cfg.Nodes
+		if k == 0 && w.cfg.Failure == Restart {
+			i = w.cfg.Nodes
+		}
 		if err := w.connection(w.nodes[i], w.nodes[j], w.cfg.Lives-1); err != nil {
 			return err
 		}
@@ -99,7 +103,8 @@ func (w *world) connect() error {
 // connection makes one connection, to be followed by others between the same nodes.
 func (w *world) connection(na, nb *node, life int) error {
 	mtu := ib.MTU(1 + w.rng.IntN(5))
-	doomed := len(w.sides) == 0 && w.cfg.Failure != NoFailure
+	w.res.Lives++
+	doomed := w.made == 0 && w.cfg.Failure != NoFailure
 	typ := w.cfg.Services[w.rng.IntN(len(w.cfg.Services))]
 	if doomed {
 		typ = w.cfg.Failure.service()
@@ -133,6 +138,10 @@ func (w *world) connection(na, nb *node, life int) error {
 	if err := w.join(a, b); err != nil {
 		return err
 	}
+	if w.cfg.Soak > 0 {
+		a.delay()
+		b.delay()
+	}
 	a.plan()
 	b.plan()
 	return errors.Join(a.newGrants(), b.newGrants())
@@ -142,15 +151,21 @@ func (w *world) connection(na, nb *node, life int) error {
 // ones may still be under way.
 func (w *world) succeed() error {
 	for _, s := range w.sides {
-		if p := s.peer; s.num < p.num && s.life > 0 && !s.closed && s.done() && p.done() {
+		if p := s.peer; s.num < p.num && s.continues() && !s.closed && s.done() && p.done() {
 			for _, x := range []*side{s, p} {
 				if err := x.close(); err != nil {
+					return err
+				}
+			}
+			if w.cfg.Soak > 0 {
+				if err := w.retire(); err != nil {
 					return err
 				}
 			}
 			if err := w.connection(s.n, p.n, s.life-1); err != nil {
 				return err
 			}
+			return w.succeed() // the list is another now
 		}
 	}
 	return nil
@@ -179,7 +194,7 @@ func (s *side) close() error {
 	if err := s.revoke(); err != nil {
 		return err
 	}
-	s.closed = true
+	s.closed, s.closedAt = true, s.w.now
 	if err := s.qp.Destroy(); err != nil || !s.lossy() || !s.peer.closed {
 		return err
 	}
@@ -187,7 +202,8 @@ func (s *side) close() error {
 }
 
 func (w *world) newSide(n *node, typ roce.QPType, mtu ib.MTU, doomed bool) (*side, error) {
-	s := &side{w: w, n: n, num: len(w.sides), typ: typ, mtu: mtu, inline: []int{0, 64, 512}[w.rng.IntN(3)], sigAll: w.rng.IntN(5) == 0}
+	s := &side{w: w, n: n, num: w.made, typ: typ, mtu: mtu, inline: []int{0, 64, 512}[w.rng.IntN(3)], sigAll: w.rng.IntN(5) == 0}
+	s.flow.broken = map[ib.PSN]bool{}
 	var err error
 	if typ == roce.XRCRecv {
 		err = s.newTarget(doomed)
@@ -204,6 +220,7 @@ func (w *world) newSide(n *node, typ roce.QPType, mtu ib.MTU, doomed bool) (*sid
 		return nil, err
 	}
 	_, s.qpCap = s.qp.Query()
+	w.made++
 	w.sides = append(w.sides, s)
 	w.byQPN[n.i][s.qp.Num()] = s
 	w.mtu[s.qp.Num()] = mtu.Bytes()
@@ -235,6 +252,9 @@ func (s *side) newTarget(doomed bool) (err error) {
 	return err
 }
 
+// ect0 marks packets as ECN-capable (RFC 3168).
+const ect0 = 2
+
 // join connects two sides. Some first PSNs are close to the wrap.
 func (w *world) join(a, b *side) error {
 	if a.lossy() {
@@ -257,7 +277,7 @@ func (w *world) join(a, b *side) error {
 			return err
 		}
 		err := s.qp.RTR(roce.Remote{Addr: p.n.addr, QPN: p.qp.Num(), PSN: psn[1-i]}, roce.Conn{
-			PathMTU: s.mtu, MaxDestRdAtomic: depth[i], MinRNRTimer: ib.RNRTimer(1 + timer[i]).Duration(),
+			PathMTU: s.mtu, MaxDestRdAtomic: depth[i], MinRNRTimer: ib.RNRTimer(1 + timer[i]).Duration(), TrafficClass: ect0,
 		})
 		if err != nil {
 			return err
@@ -267,7 +287,7 @@ func (w *world) join(a, b *side) error {
 			mask |= roce.MaskRetryCnt | roce.MaskRNRRetry | roce.MaskMaxRdAtomic
 		}
 		err = s.qp.Modify(&roce.Attr{
-			State: roce.StateRTS, SQPSN: psn[i], Timeout: ib.AckTimeout(8 + w.rng.IntN(7)), RetryCnt: 7, RNRRetry: s.rnrRetry(),
+			State: roce.StateRTS, SQPSN: psn[i], Timeout: w.timeout(), RetryCnt: 7, RNRRetry: s.rnrRetry(),
 			MaxRdAtomic: uint8(1 + w.rng.IntN(depth[1-i])),
 		}, mask)
 		if err != nil {
@@ -275,6 +295,12 @@ func (w *world) join(a, b *side) error {
 		}
 	}
 	return nil
+}
+
+// timeout draws an ack timeout.
+func (w *world) timeout() ib.AckTimeout {
+	least := w.cfg.timer()
+	return min(least+ib.AckTimeout(w.rng.IntN(7)), max(least, 14))
 }
 
 // rnrRetry is for ever, unless it is to run out.

@@ -137,7 +137,7 @@ func (b *traced) Recv(now time.Duration, dst []netio.Received) (int, error) {
 		for k := range r.Segments() {
 			b.w.received++
 			b.w.note("rx", b.node, r.Segment(k))
-			b.w.noteReceived(b.node, r.Src.Addr(), r.Segment(k))
+			b.w.noteReceived(b.node, r.Src.Addr(), r.TOS, r.Segment(k))
 		}
 	}
 	return n, err

@@ -11,6 +11,7 @@ import (
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/test/sim/network"
 )
 
 const (
@@ -43,6 +44,12 @@ type Result struct {
 	Migrated  int    // to another path
 	Granted   int    // requests through grants
 	Late      uint64 // READs that were asked for again when they could not be answered
+
+	Completions int            // taken, each checked for its order and contents
+	Atomics     int            // explained by one order
+	Lives       int            // connections
+	CNPs        int            // congestion notifications sent
+	Suffered    map[string]int // what the network did to packets
 	// Statuses counts those of requests of a connection that failed, besides
 	// success and flushed.
 	Statuses map[roce.WCStatus]int
@@ -53,8 +60,12 @@ type world struct {
 	cfg   Config
 	rng   *rand.Rand
 	now   time.Duration
+	net   *network.Network // nil if the nodes are next to each other
+	open  func(i int) (netio.Backend, error)
+	links []*network.Link // of each node
 	nodes []*node
 	sides []*side // two for each connection
+	made  int     // sides so far
 	byQPN []map[ib.QPN]*side
 	mtu   map[ib.QPN]int // bytes, by destination
 	trace trace
@@ -66,7 +77,8 @@ type world struct {
 	noWait  context.Context // has ended
 
 	sent, received int
-	err            error // the first thing that went wrong
+	again          uint64 // request packets of closed sides that were sent again, as the monitor saw it
+	err            error  // the first thing that went wrong
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
@@ -99,23 +111,27 @@ func (w *world) fail(format string, args ...any) {
 }
 
 func (w *world) run() error {
-	if err := w.open(); err != nil {
+	if err := w.build(); err != nil {
 		return err
 	}
 	if err := w.connect(); err != nil {
 		return err
 	}
-	end := time.Duration(-1)
+	end, mark := time.Duration(-1), soakMark
 	for step := 0; w.err == nil; step++ {
 		switch {
-		case step > stepLimit:
+		case step > stepLimit && w.cfg.Soak == 0:
 			return errors.New("too many steps")
-		case w.now > timeLimit:
-			return fmt.Errorf("not done after %v:\n%s", timeLimit, w.pending())
+		case w.now > timeLimit+w.cfg.Soak:
+			return fmt.Errorf("not done after %v:\n%s", timeLimit+w.cfg.Soak, w.pending())
 		case end < 0 && w.done():
 			end = w.now + settle
 		case end >= 0 && w.now >= end:
 			return w.close()
+		}
+		if w.now >= mark && w.cfg.hooks.mark != nil {
+			w.cfg.hooks.mark(w)
+			mark += soakMark
 		}
 		w.misbehave()
 		if err := w.succeed(); err != nil {
@@ -143,6 +159,9 @@ func (w *world) run() error {
 // turn lets all programs and devices run once, in a random order. It reports
 // whether anything may happen at once.
 func (w *world) turn() (busy bool) {
+	if w.net != nil {
+		w.net.Advance(w.now)
+	}
 	for _, i := range w.rng.Perm(len(w.sides)) {
 		if w.sides[i].act() {
 			busy = true
@@ -179,6 +198,9 @@ func (w *world) turn() (busy bool) {
 // next returns when something is due.
 func (w *world) next() time.Duration {
 	t := roce.Never
+	if w.net != nil {
+		t = w.net.Next()
+	}
 	for _, n := range w.nodes {
 		t = min(t, n.next)
 		for _, p := range n.pools {
@@ -196,7 +218,7 @@ func (w *world) next() time.Duration {
 
 func (w *world) done() bool {
 	for _, s := range w.sides {
-		if !s.done() || s.life > 0 && !s.closed {
+		if !s.done() || s.continues() && !s.closed {
 			return false
 		}
 	}
@@ -218,8 +240,8 @@ func (w *world) pending() (s string) {
 	return s
 }
 
-// open makes the devices.
-func (w *world) open() error {
+// build makes the network and the devices.
+func (w *world) build() error {
 	fabric := netio.NewFabric()
 	fabric.RecvBuffer = w.cfg.Fabric
 	w.group = netip.MustParseAddr("239.7.7.7")
@@ -227,67 +249,119 @@ func (w *world) open() error {
 		w.group = netip.MustParseAddr("ff15::7")
 	}
 	w.mtu[ib.MulticastQPN] = ib.MTU4096.Bytes()
-	for i := range w.cfg.Nodes {
+	count := w.cfg.Nodes
+	if w.cfg.Failure == Restart {
+		count++ // the one that does, with the failing connection alone
+	}
+	var addrs []netip.Addr
+	for i := range count {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
 		if w.cfg.IPv6 {
 			addr = netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})
 		}
-		be, err := fabric.Open(netip.AddrPortFrom(addr, netio.Port))
-		if err != nil {
-			return err
-		}
-		be = netio.WithFaults(be, netio.FaultConfig{Seed: w.cfg.Seed*16 + uint64(i), Tx: w.cfg.Faults})
-		if w.cfg.hooks.backend != nil {
-			be = w.cfg.hooks.backend(i, be)
-		}
+		addrs = append(addrs, addr)
+	}
+	w.open = func(i int) (netio.Backend, error) { return fabric.Open(netip.AddrPortFrom(addrs[i], netio.Port)) }
+	if w.cfg.Link.Rate > 0 {
+		w.wire(fabric, addrs)
+	}
+	for i, addr := range addrs {
 		n := &node{w: w, i: i, addr: addr}
 		w.nodes = append(w.nodes, n)
 		w.byQPN = append(w.byQPN, map[ib.QPN]*side{})
-		n.be = &traced{Backend: be, w: w, node: i}
-		if err := n.open(n.be); err != nil {
+		if err := n.open(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// wire puts a link between each node and a switch, and plans the partitions.
+func (w *world) wire(fabric *netio.Fabric, addrs []netip.Addr) {
+	w.net = network.New(w.cfg.Seed, fabric)
+	sw := w.net.Switch(w.cfg.Switch)
+	var hosts []*network.Host
+	for _, addr := range addrs {
+		h := w.net.Host(addr)
+		hosts = append(hosts, h)
+		w.links = append(w.links, w.net.Link(h, sw, w.cfg.Link))
+	}
+	w.open = func(i int) (netio.Backend, error) { return hosts[i].Open() }
+	for _, f := range w.cfg.Cuts {
+		w.cut(f)
+	}
+}
+
+// cut plans a partition.
+func (w *world) cut(f Fault) {
+	from, to := f.span()
+	w.net.At(from, func() { w.links[f.Node].Cut(f.What != "cut-in", f.What != "cut-out") })
+	w.net.At(to, func() { w.links[f.Node].Cut(false, false) })
+}
+
 // close checks what must hold at the end, and takes everything down.
 func (w *world) close() error {
 	for _, s := range w.sides {
-		w.res.Requests += len(s.ops)
-		if s.typ == roce.XRCSend {
-			w.res.XRC += len(s.ops)
-		}
+		s.account()
 		if err := s.close(); err != nil {
 			return err
 		}
 	}
 	for _, s := range w.sides[:2] {
 		if w.cfg.Failure != NoFailure {
-			dead := w.cfg.Failure == Deregister && w.failing.fired && s == w.failing.a
+			dead := (w.cfg.Failure == Deregister || w.cfg.Failure == Restart) && w.failing.fired && s == w.failing.a
 			if err := closeArenas(s.arenas, dead); err != nil {
 				return fmt.Errorf("%v: %w", s, err)
 			}
 		}
 	}
 	w.res.Statuses = w.failing.seen
-	var retrans uint64 // as the monitor saw it
-	for _, s := range w.sides {
-		retrans += s.flow.retrans
-	}
 	for _, n := range w.nodes {
-		c := n.dev.Counters()
-		w.res.Retrans += c["retransmitted_pkts"]
-		w.res.Timeouts += c["local_ack_timeout_err"]
-		w.res.Late += c["drop_no_resource"]
-		w.res.Probes += c["ack_probes"]
-		w.res.RNRs += c["send_rnr_err"]
+		n.tally()
 		if err := n.close(); err != nil {
 			return fmt.Errorf("node %d: %w", n.i, err)
 		}
 	}
-	if w.res.Retrans != retrans && w.cfg.Failure != Cut {
-		return fmt.Errorf("%d packets counted as sent again, but it were %d", w.res.Retrans, retrans)
+	if w.net != nil {
+		for _, l := range w.links {
+			for _, p := range l.Ports {
+				w.res.suffer("cut off", p.Cut)
+				w.res.suffer("queue full", p.Dropped)
+				w.res.suffer("marked by RED", p.Marked)
+				w.res.suffer("held back by PFC", p.Pauses)
+			}
+		}
+		if err := w.net.Idle(); err != nil {
+			return err
+		}
+	}
+	if w.res.Retrans != w.again && w.cfg.Failure != Cut {
+		return fmt.Errorf("%d packets counted as sent again, but it were %d", w.res.Retrans, w.again)
 	}
 	return nil
+}
+
+// suffer counts what the network did to n packets.
+func (r *Result) suffer(what string, n int) {
+	if r.Suffered == nil {
+		r.Suffered = map[string]int{}
+	}
+	r.Suffered[what] += n
+}
+
+// tally adds up the counters of a device that is about to end.
+func (n *node) tally() {
+	c, r := n.dev.Counters(), &n.w.res
+	r.Retrans += c["retransmitted_pkts"]
+	r.Timeouts += c["local_ack_timeout_err"]
+	r.Late += c["drop_no_resource"]
+	r.Probes += c["ack_probes"]
+	r.RNRs += c["send_rnr_err"]
+	stats := n.be.Stats()
+	for what, stat := range map[string]netio.Stat{
+		"lost": netio.FaultDrop, "duplicated": netio.FaultDuplicate, "reordered": netio.FaultReorder, "damaged": netio.FaultCorrupt,
+		"marked": netio.FaultCE, "receive buffer full": netio.RxOverflow, "send queue full": netio.TxWouldBlock,
+	} {
+		r.suffer(what, int(stats[stat]))
+	}
 }
