@@ -70,6 +70,11 @@ func (h BTH) Put(b []byte) int {
 	return BTHSize
 }
 
+// ParseBTH returns the base header at the beginning of b, which holds at least
+// BTHSize bytes: also that of a packet that Parse refuses, for whoever wants to
+// show it.
+func ParseBTH(b []byte) BTH { return Packet{b: b[:BTHSize]}.BTH() }
+
 func bit(on bool, mask byte) byte {
 	if on {
 		return mask

@@ -12,6 +12,8 @@ const (
 	ipv6Size = 40
 	udpSize  = 8
 
+	ipv4MaxSize = 60 // with options
+
 	pseudo4Size = icrcOnes + ipv4Size + udpSize
 	pseudo6Size = icrcOnes + ipv6Size + udpSize
 
@@ -213,4 +215,34 @@ func ICRCNative(lrh, b []byte) uint32 {
 	copy(p[:], lrh)
 	p[0] |= 0xf0
 	return ^sumFromBTH(updateShort(crcStart, p[:]), b[:len(b)-ICRCSize])
+}
+
+// VerifyWire reports whether the ICRC of b (BTH to ICRC) is right behind the
+// headers that it had on the wire: ip is the whole IPv4 header, with its options,
+// or the 40 bytes of the IPv6 header, udp the 8 bytes of the UDP header. Unlike a
+// Flow it takes any flags of IPv4. It is for those who see packets whole, such as
+// readers of captures. Any length is safe.
+func VerifyWire(ip, udp, b []byte) bool {
+	if len(ip) < ipv4Size || len(ip) > ipv4MaxSize || len(udp) != udpSize || len(b) < BTHSize+ICRCSize {
+		return false
+	}
+	var p [icrcOnes + ipv4MaxSize + udpSize]byte
+	ones(p[:icrcOnes])
+	h := p[icrcOnes:]
+	copy(h, ip)
+	switch {
+	case ip[0]>>4 == 4:
+		h[1], h[8] = 0xff, 0xff
+		ones(h[10:12])
+	case ip[0]>>4 == 6 && len(ip) == ipv6Size:
+		h[0] |= 0x0f
+		ones(h[1:4])
+		h[7] = 0xff
+	default:
+		return false
+	}
+	copy(h[len(ip):], udp)
+	ones(h[len(ip)+6 : len(ip)+udpSize])
+	s, has := ^sumFromBTH(updateShort(crcStart, p[:icrcOnes+len(ip)+udpSize]), b[:len(b)-ICRCSize]), le.Uint32(b[len(b)-ICRCSize:])
+	return s == has || isFlush(b) && again(s, b) == has
 }

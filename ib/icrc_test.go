@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -332,6 +333,55 @@ func TestFlushOfRxe(t *testing.T) {
 			f.SealFlushTwice(!twice)
 			if f.Seal(1, write); !bytes.Equal(write, want) {
 				t.Errorf("%s: the form of FLUSHes changes a WRITE", fl.src)
+			}
+		}
+	}
+}
+
+// VerifyWire agrees with Flow, with IP options and without DF as well, and counts
+// every bit of the headers that stays as it is on the way.
+func TestVerifyWire(t *testing.T) {
+	for name, c := range map[string]struct {
+		ip     []byte
+		masked map[int]byte
+	}{
+		"IPv4": {[]byte{0x45, 2, 0, 60, 0x12, 0x34, 0x40, 0, 64, 17, 1, 2, 10, 0, 0, 1, 10, 0, 0, 2},
+			map[int]byte{1: 0xff, 8: 0xff, 10: 0xff, 11: 0xff}},
+		"IPv4 with options, without DF": {[]byte{0x46, 2, 0, 64, 0x12, 0x34, 0, 0, 64, 17, 1, 2, 10, 0, 0, 1, 10, 0, 0, 2, 1, 1, 1, 0},
+			map[int]byte{1: 0xff, 8: 0xff, 10: 0xff, 11: 0xff}},
+		"IPv6": {append([]byte{0x60, 1, 2, 3, 0, 40, 17, 64}, bytes.Repeat([]byte{0xfd, 1}, 16)...),
+			map[int]byte{0: 0x0f, 1: 0xff, 2: 0xff, 3: 0xff, 7: 0xff}},
+	} {
+		udp := []byte{0xc0, 1, 0x12, 0xb7, 0, 40, 5, 6}
+		b := sendOnly(16)
+		h := slices.Concat(bytes.Repeat([]byte{0xff}, 8), c.ip, udp, b[:len(b)-ICRCSize])
+		for i, m := range c.masked {
+			h[8+i] |= m
+		}
+		h[8+len(c.ip)+6], h[8+len(c.ip)+7], h[8+len(c.ip)+12] = 0xff, 0xff, 0xff
+		le.PutUint32(b[len(b)-ICRCSize:], crc32.ChecksumIEEE(h))
+		if !VerifyWire(c.ip, udp, b) {
+			t.Errorf("%s: the ICRC is refused", name)
+		}
+		for i := range c.ip {
+			for bit := range 8 {
+				c.ip[i] ^= 1 << bit
+				version := i == 0 && bit >= 4
+				if VerifyWire(c.ip, udp, b) != (c.masked[i]>>bit&1 == 1) && !version {
+					t.Errorf("%s: bit %d of byte %d counts: %v", name, bit, i, c.masked[i]>>bit&1 == 1)
+				}
+				c.ip[i] ^= 1 << bit
+			}
+		}
+		if udp[6]++; !VerifyWire(c.ip, udp, b) {
+			t.Errorf("%s: the UDP checksum counts", name)
+		}
+		if udp[0]++; VerifyWire(c.ip, udp, b) {
+			t.Errorf("%s: the source port does not count", name)
+		}
+		for n := range c.ip {
+			if VerifyWire(c.ip[:n], udp[:min(n, 8)], b[:min(n, len(b))]) {
+				t.Errorf("%s: %d bytes of a header verify", name, n)
 			}
 		}
 	}

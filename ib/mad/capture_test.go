@@ -33,24 +33,11 @@ func readCaptured(tb testing.TB, path string) [][]byte {
 	return out
 }
 
-// newMessage returns an empty message of the connection manager, nil for an
-// attribute that is none.
-func newMessage(a Attr) Message {
-	for _, m := range []Message{
-		&REQ{}, &MRA{}, &REJ{}, &REP{}, &RTU{}, &DREQ{}, &DREP{}, &SIDRREQ{}, &SIDRREP{}, &LAP{}, &APR{},
-	} {
-		if m.Attr() == a {
-			return m
-		}
-	}
-	return nil
-}
-
 // again decodes b and encodes what it found.
 func again(tb testing.TB, b []byte) (Message, []byte) {
 	tb.Helper()
 	h, bad := Parse(b)
-	m := newMessage(h.Attr)
+	m := h.Message()
 	if bad != OK || h.Class != ClassCM || h.ClassVersion != ClassCM.Version() || m == nil {
 		tb.Fatalf("%x: %v, %+v", b, bad, h)
 	}

@@ -19,7 +19,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		for _, m := range []Message{
-			newMessage(h.Attr), &ClassPortInfo{Class: h.Class}, &PortCounters{}, &PortCountersExtended{},
+			Header{Class: ClassCM, Attr: h.Attr}.Message(), &ClassPortInfo{Class: h.Class}, &PortCounters{}, &PortCountersExtended{},
 		} {
 			if m == nil {
 				continue

@@ -125,7 +125,7 @@ func TestPrivateDataSizes(t *testing.T) {
 		AttrREQ: 92, AttrMRA: 222, AttrREJ: 148, AttrREP: 196, AttrRTU: 224, AttrDREQ: 220, AttrDREP: 224,
 		AttrSIDRREQ: 216, AttrSIDRREP: 136, AttrLAP: 168, AttrAPR: 148,
 	} {
-		m := newMessage(a)
+		m := Header{Class: ClassCM, Attr: a}.Message()
 		field := reflect.ValueOf(m).Elem().FieldByName("PrivateData")
 		field.SetBytes(bytes.Repeat([]byte{0xff}, 300))
 		b := make([]byte, Size+1)

@@ -173,6 +173,46 @@ type Message interface {
 	layout(layout)
 }
 
+// Message returns an empty message of the kind that the header names, for Decode;
+// nil when this package knows none. It allocates.
+func (h Header) Message() Message {
+	type kind struct {
+		Class
+		Attr
+	}
+	switch (kind{h.Class, h.Attr}) {
+	case kind{ClassCM, AttrClassPortInfo}, kind{ClassPerfMgt, AttrClassPortInfo}:
+		return &ClassPortInfo{Class: h.Class}
+	case kind{ClassCM, AttrREQ}:
+		return &REQ{}
+	case kind{ClassCM, AttrMRA}:
+		return &MRA{}
+	case kind{ClassCM, AttrREJ}:
+		return &REJ{}
+	case kind{ClassCM, AttrREP}:
+		return &REP{}
+	case kind{ClassCM, AttrRTU}:
+		return &RTU{}
+	case kind{ClassCM, AttrDREQ}:
+		return &DREQ{}
+	case kind{ClassCM, AttrDREP}:
+		return &DREP{}
+	case kind{ClassCM, AttrSIDRREQ}:
+		return &SIDRREQ{}
+	case kind{ClassCM, AttrSIDRREP}:
+		return &SIDRREP{}
+	case kind{ClassCM, AttrLAP}:
+		return &LAP{}
+	case kind{ClassCM, AttrAPR}:
+		return &APR{}
+	case kind{ClassPerfMgt, AttrPortCounters}:
+		return &PortCounters{}
+	case kind{ClassPerfMgt, AttrPortCountersExtended}:
+		return &PortCountersExtended{}
+	}
+	return nil
+}
+
 // Decode reads the message of the datagram b, Size bytes, whose header Parse has
 // read. What is a slice in the message points into b.
 func Decode(b []byte, m Message) { m.layout(layout{b: b[HeaderSize:Size:Size]}) }
