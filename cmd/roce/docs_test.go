@@ -85,6 +85,8 @@ func shorten(t *testing.T, line, port string) []string {
 	switch args := words[1:]; args[0] {
 	case "demo":
 		return append(args, "--budget", "1ms", "--size-max", "4096", "--pcap", t.TempDir()+"/x")
+	case "dump": // documents name files from the top of the checkout
+		return append(args[:len(args)-1:len(args)-1], "../../"+args[len(args)-1])
 	case "pingpong", "perf":
 		return append(args, "-p", port, "-n", "50")
 	default:

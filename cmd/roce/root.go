@@ -23,6 +23,7 @@ const (
 
 // app is what the commands share. Tests replace its fields.
 type app struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	progress       bool // stderr is a terminal: say what is being waited for
 	// open opens a device; tests put faults under it and use another UDP port.
@@ -36,7 +37,7 @@ type app struct {
 // newApp returns the commands with the real world below them.
 func newApp(stdout, stderr io.Writer) *app {
 	return &app{
-		stdout: stdout, stderr: stderr, progress: isTerminal(stderr),
+		stdin: os.Stdin, stdout: stdout, stderr: stderr, progress: isTerminal(stderr),
 		open: roce.Open, listen: listen,
 		demoAddrs: [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.AddrFrom4([4]byte{127, 0, 0, 2})},
 	}
@@ -88,7 +89,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
 	root.SetHelpCommand(helpCommand(root))
-	root.AddCommand(a.devinfoCommand(), a.pingpongCommand(), a.perfCommand(), a.pingCommand(), a.cmCommand(), a.demoCommand())
+	root.AddCommand(a.devinfoCommand(), a.pingpongCommand(), a.perfCommand(), a.pingCommand(), a.cmCommand(), a.dumpCommand(), a.demoCommand())
 	return root
 }
 
