@@ -9,7 +9,7 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
-.PHONY: help test lint race plain interop fuzz hostile recovery sim bench clean
+.PHONY: help test lint race plain interop fuzz hostile recovery sim bench dropin dropintest clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -63,6 +63,16 @@ bench: ## roce perf against raw UDP, TCP and UCX in the same run, between two ne
 	@test/bench/setup.sh || [ $$? -eq 3 ]
 	@mkdir -p build && go build -o build/roce ./cmd/roce && go build -o build/bench ./test/bench
 	@build/bench -roce build/roce -rounds $(if $(filter quick,$(BENCH)),3,7) -only "$(ONLY)"
+
+dropin: ## build libibverbs.so.1 and librdmacm.so.1 into build/dropin (needs gcc, libibverbs-dev, librdmacm-dev), and build/roce for `roce exec`
+	cmd/dropin/build.sh build/dropin
+	go build -o build/roce ./cmd/roce
+
+dropintest: ## all tests of the drop-in libraries, with programs of Debian's packages
+	@test/dropin/setup.sh || [ $$? -eq 3 ]
+	@$(MAKE) --no-print-directory dropin
+	go vet -tags dropin ./cmd/dropin
+	ROCE_DROPIN=$(CURDIR)/build/dropin go test -count=1 -timeout 30m -v ./test/dropin -dropin.all
 
 clean: ## remove what builds and tests left in the checkout
 	rm -rf build

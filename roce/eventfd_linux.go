@@ -9,10 +9,12 @@ import (
 
 // eventFD is a descriptor for the poll loops of others: readable between ring and
 // silence. The zero value has none, and its methods then do nothing. Its owner
-// serialises calls.
+// serialises calls. Nothing here waits, also where somebody has made the descriptor a
+// blocking one.
 type eventFD struct {
 	file   *os.File // closes the descriptor when the owner is garbage
 	num    int
+	rung   bool
 	closed bool
 }
 
@@ -38,13 +40,15 @@ func (e *eventFD) open() (int, error) {
 // edges. The count could overflow only after 2^64 rings.
 func (e *eventFD) ring() {
 	if e.file != nil {
+		e.rung = true
 		unix.Write(e.num, one)
 	}
 }
 
 // silence ends that; one read takes the whole count.
 func (e *eventFD) silence() {
-	if e.file != nil {
+	if e.file != nil && e.rung {
+		e.rung = false
 		var b [8]byte
 		unix.Read(e.num, b[:])
 	}

@@ -22,6 +22,9 @@ type QPConfig struct {
 	MaxRecvSGE     int    // segments of a receive request, 0 means 4; without meaning like MaxRecvWR
 	MaxInline      int    // bytes of inline data, up to 1024
 	SigAll         bool   // every send request is signaled
+	// Memory, if set, is where the work queues lie, for a library of another
+	// language that posts without calls: see QP.Layout.
+	Memory QueueMemory
 }
 
 // QP is a queue pair (ibv_qp).
@@ -33,7 +36,9 @@ type QP struct {
 	typ            QPType
 	sendCQ, recvCQ *CQ
 	sigAll         bool
-	maxLen         int           // bytes of the longest message
+	maxLen         int            // bytes of the longest message
+	seen           *atomic.Uint32 // the state, where the program sees it too; or nil
+	layout         QueueLayout
 	psn            atomic.Uint32 // ib.PSN
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
@@ -103,6 +108,9 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 	}
 	if q.srq == nil && q.typ != XRCSend {
 		q.rq = newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE)
+	}
+	if cfg.Memory != nil {
+		q.layOut(cfg.Memory)
 	}
 	return q, nil
 }
@@ -221,7 +229,7 @@ func (q *QP) addAs(num ib.QPN) error {
 		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: q.rq,
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SQDepth: q.sq.mask + 1, SigAll: q.sigAll,
 		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective,
-		AHs: &q.dev.ahs, MTU: q.maxLen,
+		AHs: &q.dev.ahs, MTU: q.maxLen, Seen: q.seen,
 	}
 	if q.srq != nil {
 		cfg.RQ, cfg.SharedRQ = q.srq, true

@@ -28,18 +28,21 @@ func depth(n int) uint32 {
 	return 1 << bits.Len32(uint32(n-1))
 }
 
+// ends are the indices of a ring.
+type ends struct{ produced, consumed index }
+
 // sendRing is the send queue of a QP; it implements transport.SQ.
 type sendRing struct {
-	produced, consumed index
-	mask               uint32
-	maxSGE, maxInline  uint32
-	entries            []transport.SendWQE
-	sges               []mem.SGE
-	inline             []byte
+	*ends
+	mask              uint32
+	maxSGE, maxInline uint32
+	entries           []transport.SendWQE
+	sges              []mem.SGE
+	inline            []byte
 }
 
 func newSendRing(entries, maxSGE, maxInline int) *sendRing {
-	return &sendRing{mask: depth(entries) - 1, maxSGE: uint32(maxSGE), maxInline: uint32(maxInline)}
+	return &sendRing{ends: new(ends), mask: depth(entries) - 1, maxSGE: uint32(maxSGE), maxInline: uint32(maxInline)}
 }
 
 func (r *sendRing) room() bool {
@@ -83,11 +86,11 @@ func (r *sendRing) Consume(upTo uint32) { r.consumed.Store(upTo) }
 
 // recvRing is the receive queue of a QP; it implements transport.RQ.
 type recvRing struct {
-	produced, consumed index
-	mask               uint32
-	maxSGE             uint32
-	entries            []recvEntry
-	sges               []mem.SGE
+	*ends
+	mask    uint32
+	maxSGE  uint32
+	entries []recvEntry
+	sges    []mem.SGE
 }
 
 type recvEntry struct {
@@ -96,7 +99,7 @@ type recvEntry struct {
 }
 
 func newRecvRing(entries, maxSGE int) *recvRing {
-	return &recvRing{mask: depth(entries) - 1, maxSGE: uint32(maxSGE)}
+	return &recvRing{ends: new(ends), mask: depth(entries) - 1, maxSGE: uint32(maxSGE)}
 }
 
 // push copies one request in; it reports false when there is no room.

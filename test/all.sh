@@ -50,9 +50,24 @@ want_interop() {
 	fi
 }
 
+# The tests of the drop-in libraries skip themselves where they cannot build them.
+want_dropin() {
+	local status=0
+	test/dropin/setup.sh </dev/null || status=$?
+	case $status in
+	0) ;;
+	3) skipped+=("the drop-in libraries: Debian packages are missing, see the first step") ;;
+	*)
+		echo "make test: FAILED: test/dropin/setup.sh ended with status $status"
+		exit 1
+		;;
+	esac
+}
+
 step "packages"
 want_compiler
 want_interop
+want_dropin
 
 step "gofmt, go vet, staticcheck"
 make --no-print-directory lint

@@ -85,6 +85,9 @@ type QPConfig struct {
 	// in bytes. Only UD needs them.
 	AHs AHs
 	MTU int
+	// Seen is where State looks, for those who post without a call; nil means a word
+	// of the queue pair's own. It changes before anything is flushed because of it.
+	Seen *atomic.Uint32
 }
 
 // noEvent is given to fail when no asynchronous event goes with the error:
@@ -97,9 +100,9 @@ const noEvent Event = 0xff
 // after NewQP and Modify the packet path allocates nothing.
 type QP struct {
 	cfg   QPConfig
-	own   SRQ           // the receive queue in cfg
-	state State         // written by become alone
-	seen  atomic.Uint32 // state, for anybody
+	own   SRQ            // the receive queue in cfg
+	state State          // written by become alone
+	seen  *atomic.Uint32 // state, for anybody
 	attr  Attr
 	path  Path // to the peer, from RTR on
 	alt   alternate
@@ -117,7 +120,10 @@ func NewQP(cfg QPConfig) *QP {
 	if cfg.Window == 0 {
 		cfg.Window = 256 << 10
 	}
-	q := &QP{cfg: cfg, own: SRQ{RQ: cfg.RQ, CQ: cfg.RecvCQ, Mem: cfg.Mem, PD: cfg.PD}}
+	if cfg.Seen == nil {
+		cfg.Seen = new(atomic.Uint32)
+	}
+	q := &QP{cfg: cfg, seen: cfg.Seen, own: SRQ{RQ: cfg.RQ, CQ: cfg.RecvCQ, Mem: cfg.Mem, PD: cfg.PD}}
 	common := receives{q: q, srq: &q.own}
 	if cfg.Type.reliable() && !cfg.NoSelective {
 		q.resv = bitSelective

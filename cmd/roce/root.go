@@ -89,7 +89,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
 	root.SetHelpCommand(helpCommand(root))
-	root.AddCommand(a.devinfoCommand(), a.pingpongCommand(), a.perfCommand(), a.pingCommand(), a.cmCommand(), a.dumpCommand(), a.demoCommand())
+	root.AddCommand(a.devinfoCommand(), a.pingpongCommand(), a.perfCommand(), a.pingCommand(), a.cmCommand(), a.dumpCommand(), a.demoCommand(), a.execCommand())
 	return root
 }
 

@@ -19,7 +19,7 @@ import (
 func list(t *testing.T, goos string) []pkg {
 	t.Helper()
 	readTree(t)
-	cmd := exec.Command("go", "list", "-e", "-deps", "-json=ImportPath,Imports,Deps,TestImports,XTestImports,Error", "./...")
+	cmd := exec.Command("go", "list", "-e", "-tags=dropin", "-deps", "-json=ImportPath,Imports,Deps,TestImports,XTestImports,Error", "./...")
 	cmd.Dir = root(t)
 	cmd.Env = append(os.Environ(), "GOOS="+goos, "GOFLAGS=-buildvcs=false")
 	var stderr bytes.Buffer

@@ -1,0 +1,68 @@
+/* What the C libraries and the engine tell each other, besides types of libibverbs.
+ *
+ * Objects have handles, numbers above 0. A cookie is the caller's: it comes back with
+ * events. Functions return 0 or an errno, unless said otherwise.
+ */
+#ifndef GOROCE_ENGINE_H
+#define GOROCE_ENGINE_H
+
+#include <infiniband/verbs.h>
+
+/* The work queues of a queue pair, see roce.QueueLayout: entries of a size, in
+ * memory that is the queue pair's. */
+struct goroce_queues {
+	uint32_t *state; /* enum ibv_qp_state */
+	uint32_t *send_produced, *send_consumed;
+	uint32_t *recv_produced, *recv_consumed;
+	struct goroce_send *send;
+	struct ibv_sge *send_sges; /* max_send_sge for each entry */
+	uint8_t *send_inline;      /* max_inline_data for each entry */
+	struct goroce_recv *recv;  /* NULL without a receive queue */
+	struct ibv_sge *recv_sges; /* max_recv_sge for each entry */
+	uint32_t max_len;          /* bytes of the longest message */
+};
+
+/* transport.SendWQE */
+struct goroce_send {
+	uint64_t id;
+	uint8_t opcode; /* enum ibv_wr_opcode */
+	uint8_t flags;  /* enum ibv_send_flags */
+	uint16_t num_sge;
+	uint32_t imm; /* host order, or the key to invalidate */
+	uint64_t remote_addr;
+	uint32_t rkey;
+	uint32_t inline_len;
+	uint64_t compare_add;
+	uint64_t swap;
+	uint32_t ah; /* number of the address handle */
+	uint32_t remote_qpn;
+	uint32_t qkey;
+	uint32_t srqn;
+};
+
+/* A slot of a receive queue. */
+struct goroce_recv {
+	uint64_t id;
+	uint32_t num_sge;
+	uint32_t unused;
+};
+
+/* What a queue pair is made of, and then has. */
+struct goroce_qp {
+	uint32_t pd, send_cq, recv_cq, srq, xrcd; /* handles, or 0 */
+	uint32_t type;                            /* enum ibv_qp_type */
+	int sig_all;
+	uintptr_t cookie;
+	struct ibv_qp_cap cap; /* as asked for, then as it is */
+	uint32_t handle, num;  /* from here on set by the engine */
+	struct goroce_queues queues;
+};
+
+struct goroce_srq {
+	uint32_t pd, xrcd, cq; /* handles, or 0 */
+	uintptr_t cookie;
+	struct ibv_srq_attr attr; /* as asked for, then as it is */
+	uint32_t handle, num;
+};
+
+#endif

@@ -1,0 +1,212 @@
+//go:build linux && !race
+
+package dropin
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	_ "github.com/goroce/goroce/roce/rdmacm" // what the libraries are made of: a change there runs the tests again
+	_ "github.com/goroce/goroce/roce/rnet"
+)
+
+var all = flag.Bool("dropin.all", false, "all cases, which takes minutes")
+
+// needAll skips a case that is not of the core.
+func needAll(t *testing.T) {
+	if !*all {
+		t.Skip("not of the core: make dropintest runs it")
+	}
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	status := m.Run()
+	if built.dir != "" && built.ours {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(status)
+}
+
+// built are the libraries.
+var built struct {
+	once sync.Once
+	dir  string
+	ours bool
+	err  error
+	why  string // they cannot be built here
+}
+
+const source = "../../cmd/dropin"
+
+// libraries returns the folder of the libraries.
+func libraries(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir = os.Getenv("ROCE_DROPIN"); built.dir != "" {
+			return
+		}
+		built.why, built.err = build()
+	})
+	switch {
+	case built.err != nil:
+		t.Fatal(built.err)
+	case built.why != "":
+		t.Skip(built.why)
+	}
+	return built.dir
+}
+
+// build builds the libraries, or says why not.
+func build() (why string, err error) {
+	// go test repeats a cached result until what the test has read changes.
+	if err := filepath.WalkDir(source, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			_, err = os.ReadFile(path)
+		}
+		return err
+	}); err != nil {
+		return "", err
+	}
+	if why := missing(); why != "" {
+		return why, nil
+	}
+	if built.dir, err = os.MkdirTemp("", "dropin"); err != nil {
+		return "", err
+	}
+	built.ours = true
+	if out, err := exec.Command(source+"/build.sh", built.dir).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build.sh: %w\n%s", err, out)
+	}
+	return "", nil
+}
+
+// missing says what this machine lacks to build the libraries.
+func missing() string {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		return "no C compiler: on Debian install gcc and libc6-dev"
+	}
+	for _, header := range []string{"infiniband/verbs.h", "rdma/rdma_cma.h"} {
+		c := exec.Command("gcc", "-E", "-")
+		c.Stdin = strings.NewReader("#include <" + header + ">\n")
+		if c.Run() != nil {
+			return "no " + header + ": on Debian install libibverbs-dev and librdmacm-dev"
+		}
+	}
+	return ""
+}
+
+// patience ends what hangs, on a busy machine too.
+const patience = 2 * time.Minute
+
+// side is a host of the test: an address of its own.
+type side struct{ addr string }
+
+var server, client = side{"127.0.81.1"}, side{"127.0.81.2"}
+
+// command returns a program on the libraries.
+func (s side) command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+	dir := libraries(t)
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		t.Skipf("no %s: test/dropin/setup.sh installs the packages", args[0])
+	}
+	c := exec.CommandContext(ctx, path, args[1:]...)
+	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "ROCE_ADDR="+s.addr)
+	c.WaitDelay = time.Second
+	return c
+}
+
+// run runs a program to its end and returns its output, standard error included.
+func (s side) run(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out, err := s.command(ctx, t, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// started is a program that runs.
+type started struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	out  bytes.Buffer
+	done chan error
+}
+
+func (s side) start(t *testing.T, args ...string) *started {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	p := &started{t: t, name: strings.Join(args, " "), cmd: s.command(ctx, t, args...), done: make(chan error, 1)}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.done <- p.cmd.Wait() }()
+	t.Cleanup(func() { cancel() })
+	return p
+}
+
+// wait waits for the end of the program, which must be a good one.
+func (p *started) wait() string {
+	p.t.Helper()
+	if err := <-p.done; err != nil {
+		p.t.Fatalf("%s: %v\n%s", p.name, err, &p.out)
+	}
+	return p.out.String()
+}
+
+// freePort returns a TCP port that nobody listens on.
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// listening waits until somebody listens on a TCP port, or the program has ended.
+func (p *started) listening(port string) {
+	p.t.Helper()
+	for {
+		l, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			return
+		}
+		l.Close()
+		select {
+		case err := <-p.done:
+			p.t.Fatalf("%s has ended: %v\n%s", p.name, err, &p.out)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// both plays a program against itself, on a TCP port of its own, and returns the
+// output of both ends.
+func both(t *testing.T, args ...string) (atServer, atClient string) {
+	t.Helper()
+	port := freePort(t)
+	args = append(args, "-p", port)
+	s := server.start(t, args...)
+	s.listening(port)
+	atClient = client.run(t, append(args, server.addr)...)
+	return s.wait(), atClient
+}

@@ -1,0 +1,114 @@
+//go:build linux && !race
+
+package dropin
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// contains checks that a program has printed what matches.
+func contains(t *testing.T, out string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		if !regexp.MustCompile(p).MatchString(out) {
+			t.Errorf("no %q in\n%s", p, out)
+		}
+	}
+}
+
+// ibv_devices lists one device, with a GUID that is made of its address.
+func TestDevices(t *testing.T) {
+	contains(t, server.run(t, "ibv_devices"), `roce0\s+020012b77f005101\n`)
+}
+
+// ibv_devinfo -v says what the device is.
+func TestDevinfo(t *testing.T) {
+	contains(t, server.run(t, "ibv_devinfo", "-v"), `hca_id:\s+roce0`, `state:\s+PORT_ACTIVE \(4\)`, `link_layer:\s+Ethernet`,
+		`GID\[  0\]:\s+::ffff:127\.0\.81\.1, RoCE v2`, `max_qp_rd_atom:\s+16\n`, `atomic_cap:\s+ATOMIC_GLOB`, `\bXRC\n`)
+}
+
+// The pingpong programs of ibverbs-utils: each ends well at both ends, after all its
+// messages. With -c they check each byte.
+func TestPingpong(t *testing.T) {
+	for _, c := range []struct {
+		core bool
+		args string
+	}{
+		{true, "ibv_rc_pingpong -c -n 100"},
+		{true, "ibv_rc_pingpong -c -e -n 100"},
+		{false, "ibv_rc_pingpong -c -N -n 1000"},
+		{false, "ibv_rc_pingpong -c -s 1048576 -n 100"},
+		{false, "ibv_uc_pingpong -c -n 1000"},
+		{false, "ibv_uc_pingpong -c -e -n 1000"},
+		{false, "ibv_ud_pingpong -c -n 1000"},
+		{false, "ibv_ud_pingpong -c -e -n 1000"},
+		{false, "ibv_srq_pingpong -c -n 100"},
+		{false, "ibv_srq_pingpong -c -e -n 100"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			if !c.core {
+				needAll(t)
+			}
+			args := append(strings.Fields(c.args), "-g", "0")
+			a, b := both(t, args...)
+			for _, out := range []string{a, b} {
+				contains(t, out, `\d+ iters in `)
+				if strings.Contains(out, "invalid data") {
+					t.Errorf("wrong data:\n%s", out)
+				}
+			}
+		})
+	}
+}
+
+// ibv_xsrq_pingpong with three clients, which have XRC connections to one server.
+func TestXSRQ(t *testing.T) {
+	needAll(t)
+	port := freePort(t)
+	args := []string{"ibv_xsrq_pingpong", "-g", "0", "-c", "3", "-n", "100", "-p", port}
+	s := server.start(t, args...)
+	s.listening(port)
+	var clients []*started
+	for i := range 3 {
+		clients = append(clients, side{fmt.Sprintf("127.0.81.%d", 11+i)}.start(t, "ibv_xsrq_pingpong", "-g", "0", "-n", "100", "-p", port, server.addr))
+	}
+	for _, c := range clients {
+		contains(t, c.wait(), `\d+ iters in `)
+	}
+	contains(t, s.wait(), `\d+ iters in `)
+}
+
+// The programs of perftest, bandwidth and latency of all operations: all iterations
+// come to a result. Measurements are not judged.
+func TestPerftest(t *testing.T) {
+	var list []string
+	for _, c := range []string{"RC", "UC"} {
+		for _, op := range []string{"send", "write"} {
+			list = append(list, fmt.Sprintf("ib_%s_bw -c %s -n 1000", op, c), fmt.Sprintf("ib_%s_lat -c %s -n 1000", op, c))
+		}
+	}
+	list = append(list,
+		"ib_send_bw -c UD -s 1024 -n 1000", "ib_send_lat -c UD -n 1000",
+		"ib_read_bw -n 1000", "ib_read_lat -n 1000", "ib_atomic_bw -n 1000", "ib_atomic_lat -n 1000",
+		"ib_atomic_bw -A CMP_AND_SWAP -n 1000",
+		"ib_write_bw -a -n 10", "ib_send_bw -a -n 10", "ib_read_bw -a -n 10", "ib_send_lat -a -n 10",
+		"ib_write_bw -b -n 1000", "ib_send_bw -b -n 1000", "ib_read_bw -b -n 1000",
+		"ib_write_bw -q 4 -n 1000", "ib_send_bw -q 4 -n 1000", "ib_read_bw -q 4 -n 1000", "ib_atomic_bw -q 4 -n 1000",
+		"ib_write_bw -l 16 -n 1600", "ib_send_bw -l 16 -n 1600",
+		"ib_send_bw -e -n 1000", "ib_send_lat -e -n 1000", "ib_read_lat -e -n 1000",
+		"ib_send_bw --use-srq -n 1000", "ib_send_bw --use-srq -q 4 -n 1000", "ib_send_lat --use-srq -n 1000",
+		"ib_send_bw -c XRC -n 1000", "ib_write_bw -c XRC -n 1000",
+		"ib_write_lat -I 64 -s 64 -n 1000", "ib_send_bw -I 128 -s 128 -n 1000", "ib_send_lat -c UD -I 64 -s 64 -n 1000",
+	)
+	for _, args := range list {
+		t.Run(args, func(t *testing.T) {
+			needAll(t)
+			fields := strings.Fields(args)
+			_, out := both(t, fields...)
+			contains(t, out, `#bytes[^\n]*\n\s*\d+ +\d+ `)
+		})
+	}
+}

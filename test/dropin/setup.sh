@@ -1,0 +1,10 @@
+#!/bin/sh
+# setup.sh: install the Debian packages that the drop-in libraries and their tests need; packages.sh says how, and what the exit status means.
+exec "$(dirname "$0")/../packages.sh" "dropin setup" <<'needs'
+gcc gcc
+dpkg:libibverbs-dev libibverbs-dev
+dpkg:librdmacm-dev librdmacm-dev
+ibv_rc_pingpong ibverbs-utils
+ib_write_bw perftest
+mckey rdmacm-utils
+needs
