@@ -85,8 +85,8 @@ type QPConfig struct {
 	// in bytes. Only UD needs them.
 	AHs AHs
 	MTU int
-	// Seen is where State looks, for those who post without a call; nil means a word
-	// of the queue pair's own. It changes before anything is flushed because of it.
+	// Seen, if not nil, is told the state as well, for those who post without a call.
+	// It changes before anything is flushed because of it, and not after Destroy.
 	Seen *atomic.Uint32
 }
 
@@ -100,9 +100,9 @@ const noEvent Event = 0xff
 // after NewQP and Modify the packet path allocates nothing.
 type QP struct {
 	cfg   QPConfig
-	own   SRQ            // the receive queue in cfg
-	state State          // written by become alone
-	seen  *atomic.Uint32 // state, for anybody
+	own   SRQ           // the receive queue in cfg
+	state State         // written by become alone
+	seen  atomic.Uint32 // state, for anybody
 	attr  Attr
 	path  Path // to the peer, from RTR on
 	alt   alternate
@@ -120,10 +120,7 @@ func NewQP(cfg QPConfig) *QP {
 	if cfg.Window == 0 {
 		cfg.Window = 256 << 10
 	}
-	if cfg.Seen == nil {
-		cfg.Seen = new(atomic.Uint32)
-	}
-	q := &QP{cfg: cfg, seen: cfg.Seen, own: SRQ{RQ: cfg.RQ, CQ: cfg.RecvCQ, Mem: cfg.Mem, PD: cfg.PD}}
+	q := &QP{cfg: cfg, own: SRQ{RQ: cfg.RQ, CQ: cfg.RecvCQ, Mem: cfg.Mem, PD: cfg.PD}}
 	common := receives{q: q, srq: &q.own}
 	if cfg.Type.reliable() && !cfg.NoSelective {
 		q.resv = bitSelective
@@ -218,7 +215,12 @@ func (q *QP) become(s State) {
 
 // announce lets others see a state that is about to begin, before the completion
 // with the error that leads to it.
-func (q *QP) announce(s State) { q.seen.Store(uint32(s)) }
+func (q *QP) announce(s State) {
+	q.seen.Store(uint32(s))
+	if q.cfg.Seen != nil {
+		q.cfg.Seen.Store(uint32(s))
+	}
+}
 
 // Query returns the attributes, as ibv_query_qp does.
 func (q *QP) Query() Attr {
@@ -347,6 +349,7 @@ func (q *QP) Left(now time.Duration) { q.snd.left(now) }
 // memory, as ibv_destroy_qp does.
 func (q *QP) Destroy() {
 	q.become(Reset)
+	q.cfg.Seen = nil
 	q.snd.reset()
 	q.rcv.reset()
 }

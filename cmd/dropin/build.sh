@@ -21,3 +21,4 @@ library() {
 }
 flags="$*"
 library libibverbs
+library librdmacm "$out/libibverbs.so.1"

@@ -23,6 +23,7 @@ import (
 type device struct {
 	*roce.Device
 	events *eventTable
+	peers  *roce.PD // of address handles that nobody uses: the connection manager makes one of each peer of datagrams
 }
 
 // goroceOpen opens a device at a local address. Of an error why gets the text, cut at
@@ -50,7 +51,12 @@ func open(addr, name string) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device{Device: d, events: newEvents()}, nil
+	peers, err := d.AllocPD()
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return &device{Device: d, events: newEvents(), peers: peers}, nil
 }
 
 //export goroceClose

@@ -65,4 +65,38 @@ struct goroce_srq {
 	uint32_t handle, num;
 };
 
+/* An IP address and port, host order. */
+struct goroce_addr {
+	uint8_t ip[16]; /* IPv4 ones as ::ffff:a.b.c.d */
+	uint16_t port;
+	uint32_t scope;
+};
+
+/* How a connection is asked for or accepted, struct rdma_conn_param. */
+struct goroce_cm_param {
+	const void *private_data;
+	uint8_t private_len;
+	uint8_t responder_resources, initiator_depth;
+	uint8_t flow_control;
+	uint8_t retry_count, rnr_retry_count;
+	uint8_t tos;
+	uint8_t timeout; /* of acknowledgements, 5 bits; 0: not set */
+};
+
+struct goroce_cm_event {
+	uint32_t type; /* enum rdma_cm_event_type */
+	int status;
+	uintptr_t id, listen_id; /* cookies; of a request listen_id alone */
+	uint32_t child;          /* the handle of a request's new id */
+	struct goroce_addr src, dst;
+	uint8_t private_data[256];
+	uint8_t private_len;
+	uint8_t responder_resources, initiator_depth;
+	uint8_t flow_control;
+	uint8_t retry_count, rnr_retry_count;
+	uint8_t srq;
+	uint32_t qp_num, qkey;
+	uintptr_t join; /* the cookie of rdma_join_multicast */
+};
+
 #endif

@@ -17,9 +17,9 @@ func (a *app) execCommand() *cobra.Command {
 	var addr, name string
 	cmd := &cobra.Command{
 		Use:   "exec [--addr ADDR] [--name NAME] -- PROGRAM [ARGUMENT...]",
-		Short: "Run a program of libibverbs on goroce, with no RDMA device",
+		Short: "Run a program of libibverbs or librdmacm on goroce, with no RDMA device",
 		Long: `exec runs a program so that it finds the drop-in libraries (docs/dropin.md) in
-place of libibverbs.so.1, and in them one device, roce0. It
+place of libibverbs.so.1 and librdmacm.so.1, and in them one device, roce0. It
 needs no privileges, no kernel module and no /dev/infiniband.
 
 The libraries are looked for in $ROCE_DROPIN, beside this command, in dropin
@@ -95,7 +95,7 @@ func findDropin() (string, error) {
 	dirs := dropinFolders()
 	for _, dir := range dirs {
 		whole := true
-		for _, lib := range []string{"libibverbs.so.1", "libgoroce.so"} {
+		for _, lib := range []string{"libibverbs.so.1", "librdmacm.so.1", "libgoroce.so"} {
 			if _, err := os.Stat(filepath.Join(dir, lib)); err != nil {
 				whole = false
 			}

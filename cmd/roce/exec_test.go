@@ -23,7 +23,7 @@ func TestFindDropin(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, lib := range []string{"libibverbs.so.1", "libgoroce.so"} {
+	for _, lib := range []string{"libibverbs.so.1", "librdmacm.so.1", "libgoroce.so"} {
 		if _, err := findDropin(); err == nil {
 			t.Errorf("found without %s", lib)
 		}

@@ -40,8 +40,9 @@ type Config struct {
 	// RC, or UD. Without SendCQ the connection has a completion queue of its own,
 	// with room for both work queues.
 	QP roce.QPConfig
-	// UseQP is a UD queue pair, ready to send, that is used instead of a new one in
-	// the port space UDP; Close leaves it alone.
+	// UseQP is a queue pair that is used instead of a new one: of UD and ready to send
+	// in the port space UDP, else of RC or UC in INIT, which is brought to RTS. It
+	// stays the program's: neither the end of the connection nor Close changes it.
 	UseQP *roce.QP
 	// Access is what the peer may do to our memory regions, as far as they allow
 	// it too.
@@ -173,9 +174,10 @@ func (c *Config) checkQP() error {
 	kind := func(want string) error {
 		return &roce.ConfigError{Field: "QP.Type", Value: c.QP.Type, Allowed: fmt.Sprintf("port space %v needs %s", c.PortSpace, want)}
 	}
+	if c.UseQP != nil {
+		_, c.QP = c.UseQP.Query()
+	}
 	switch {
-	case c.PortSpace != UDP && c.UseQP != nil:
-		return &roce.ConfigError{Field: "UseQP", Value: c.PortSpace, Allowed: "only the port space UDP can share a queue pair"}
 	case c.PortSpace == UDP && c.QP.Type == 0:
 		c.QP.Type = roce.UD
 	case c.QP.Type == 0:

@@ -429,9 +429,10 @@ func (c *Conn) free() {
 	close(c.freed)
 }
 
-// await waits until the connection is established, and gives it up when ctx ends
-// before.
-func (c *Conn) await(ctx context.Context) error {
+// Wait waits until the connection is established, and gives it up when ctx ends
+// before. The error, after which there is no connection, is as that of Dial. Who has
+// the connection from Dial or Accept has waited.
+func (c *Conn) Wait(ctx context.Context) error {
 	for waiting := true; waiting; {
 		select {
 		case <-c.ready:

@@ -84,7 +84,7 @@ func dial(ctx context.Context, to netip.AddrPort, cfg Config) (*Conn, error) {
 		c.end(err)
 		c.mu.Unlock()
 	}
-	return c.result(c.await(ctx))
+	return c.result(c.Wait(ctx))
 }
 
 // result is what Dial and Accept return.

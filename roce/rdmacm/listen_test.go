@@ -69,7 +69,6 @@ func TestDialErrors(t *testing.T) {
 		{"Retries", rdmacm.Config{Retries: 16}},
 		{"QP.Type", rdmacm.Config{QP: roce.QPConfig{Type: roce.UD}}},
 		{"QP.Type", rdmacm.Config{PortSpace: rdmacm.UDP, QP: roce.QPConfig{Type: roce.RC}}},
-		{"UseQP", rdmacm.Config{UseQP: new(roce.QP)}},
 		{"LocalAddr", rdmacm.Config{LocalAddr: addrPort("10.0.0.9")}},
 	} {
 		var bad *roce.ConfigError

@@ -129,6 +129,16 @@ func (r *Request) answer(command func(*cm.Agent, time.Duration) error) error {
 // AckTimeout, TrafficClass) is what the peer has asked for. An error ends the
 // request: the peer is told. ErrGone says that it was no more.
 func (r *Request) Accept(ctx context.Context, cfg Config) (*Conn, error) {
+	c, err := r.Answer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return c.result(c.Wait(ctx))
+}
+
+// Answer is Accept that returns as soon as the peer has been answered: Conn.Wait
+// waits until the connection is established.
+func (r *Request) Answer(cfg Config) (*Conn, error) {
 	if r.answered.Swap(true) {
 		return nil, errAnswered
 	}
@@ -150,8 +160,10 @@ func (r *Request) Accept(ctx context.Context, cfg Config) (*Conn, error) {
 		c.mu.Lock()
 		c.end(err)
 		c.mu.Unlock()
+		c.Close()
+		return nil, err
 	}
-	return c.result(c.await(ctx))
+	return c, nil
 }
 
 // checkMTU refuses a request with a path MTU that does not fit our interface; the

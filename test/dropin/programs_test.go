@@ -68,17 +68,17 @@ func TestPingpong(t *testing.T) {
 func TestXSRQ(t *testing.T) {
 	needAll(t)
 	port := freePort(t)
-	args := []string{"ibv_xsrq_pingpong", "-g", "0", "-c", "3", "-n", "100", "-p", port}
+	args := []string{"ibv_xsrq_pingpong", "-g", "0", "-c", "3", "-p", port}
 	s := server.start(t, args...)
 	s.listening(port)
 	var clients []*started
 	for i := range 3 {
-		clients = append(clients, side{fmt.Sprintf("127.0.81.%d", 11+i)}.start(t, "ibv_xsrq_pingpong", "-g", "0", "-n", "100", "-p", port, server.addr))
+		clients = append(clients, side{fmt.Sprintf("127.0.81.%d", 11+i)}.start(t, "ibv_xsrq_pingpong", "-g", "0", "-p", port, server.addr))
 	}
 	for _, c := range clients {
-		contains(t, c.wait(), `\d+ iters in `)
+		contains(t, c.wait(), `success`)
 	}
-	contains(t, s.wait(), `\d+ iters in `)
+	contains(t, s.wait(), `success`)
 }
 
 // The programs of perftest, bandwidth and latency of all operations: all iterations

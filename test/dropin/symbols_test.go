@@ -38,7 +38,7 @@ func symbols(t *testing.T, path string) map[string]bool {
 // of the recorded lists.
 func TestSymbols(t *testing.T) {
 	dir := libraries(t)
-	for _, name := range []string{"libibverbs"} {
+	for _, name := range []string{"libibverbs", "librdmacm"} {
 		t.Run(name, func(t *testing.T) {
 			ours := symbols(t, filepath.Join(dir, name+".so.1"))
 			f, err := os.Open("testdata/" + name + "-56.txt")

@@ -58,8 +58,8 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 	int err = CALL(DestroyCQ, cq->handle, &comp, &async);
 	if (err)
 		return err;
-	await_acks(&cq->mutex, &cq->cond, &cq->comp_events_completed, comp);
-	await_acks(&cq->mutex, &cq->cond, &cq->async_events_completed, async);
+	goroce_await_acks(&cq->mutex, &cq->cond, &cq->comp_events_completed, comp);
+	goroce_await_acks(&cq->mutex, &cq->cond, &cq->async_events_completed, async);
 	if (cq->channel) {
 		pthread_mutex_lock(&context->mutex);
 		cq->channel->refcnt--;

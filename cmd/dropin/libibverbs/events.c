@@ -5,7 +5,7 @@
 
 #include "goroce.h"
 
-int wait_readable(int fd)
+int goroce_wait_readable(int fd)
 {
 	int flags = fcntl(fd, F_GETFL);
 	if (flags < 0)
@@ -16,7 +16,7 @@ int wait_readable(int fd)
 	return poll(&p, 1, -1) < 0 ? errno : 0;
 }
 
-void await_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed, uint32_t given)
+void goroce_await_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed, uint32_t given)
 {
 	pthread_mutex_lock(mutex);
 	while (*completed != given)
@@ -37,7 +37,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 			return 0;
 		}
 		if (err == EAGAIN)
-			err = wait_readable(context->async_fd);
+			err = goroce_wait_readable(context->async_fd);
 		if (err)
 			return failing(err);
 	}
@@ -121,7 +121,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 			return 0;
 		}
 		if (err == EAGAIN)
-			err = wait_readable(channel->fd);
+			err = goroce_wait_readable(channel->fd);
 		if (err)
 			return failing(err);
 	}

@@ -22,7 +22,9 @@
 	X(CreateCQ) X(ResizeCQ) X(ModerateCQ) X(DestroyCQ) X(PollCQ) X(ReqNotifyCQ)                               \
 	X(CreateChannel) X(DestroyChannel) X(GetCQEvent)                                                          \
 	X(CreateQP) X(OpenQP) X(DestroyQP) X(ModifyQP) X(QueryQP) X(AttachMulticast) X(DetachMulticast) X(Doorbell) \
-	X(CreateSRQ) X(ModifySRQ) X(QuerySRQ) X(DestroySRQ) X(PostSRQ)
+	X(CreateSRQ) X(ModifySRQ) X(QuerySRQ) X(DestroySRQ) X(PostSRQ)                                            \
+	X(CMChannel) X(CMCloseChannel) X(CMCreate) X(CMAdopt) X(CMMigrate) X(CMTell) X(CMGetEvent) X(CMDestroy)   \
+	X(CMListen) X(CMConnect) X(CMAccept) X(CMReject) X(CMDisconnect) X(CMJoin) X(CMLeave)
 
 struct goroce_engine {
 #define X(name) __typeof__(goroce##name) *name;
@@ -165,10 +167,10 @@ int dealloc_td(struct ibv_td *td);
 struct ibv_xrcd *open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
 int close_xrcd(struct ibv_xrcd *xrcd);
 
-/* events.c */
-int wait_readable(int fd); /* 0, or an errno: EAGAIN when fd is not to be waited for */
-void await_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed, uint32_t given);
-
 #pragma GCC visibility pop
+
+/* events.c */
+int goroce_wait_readable(int fd); /* 0, or an errno: EAGAIN when fd is not to be waited for */
+void goroce_await_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed, uint32_t given);
 
 #endif

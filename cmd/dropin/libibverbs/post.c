@@ -60,15 +60,15 @@ static struct slot slot_at(struct qp *q, uint32_t index)
 	};
 }
 
-/* ready says whether the state takes send requests: the engine moves a queue pair to
- * error states only, which do. */
+/* ready says whether the state takes send requests. It is the engine's: the connection
+ * manager changes it, too. */
 static int ready(struct qp *q)
 {
 	if (goroce_orphan)
 		return EIO;
 	if (!q->queues.send)
 		return EINVAL; /* an XRC target */
-	switch (q->ibv.state) {
+	switch (__atomic_load_n(q->queues.state, __ATOMIC_ACQUIRE)) {
 	case IBV_QPS_RESET:
 	case IBV_QPS_INIT:
 	case IBV_QPS_RTR:
@@ -267,7 +267,7 @@ int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **ba
 	int err = 0;
 	if (goroce_orphan)
 		err = EIO;
-	else if (!u->recv || qp->state == IBV_QPS_RESET)
+	else if (!u->recv || __atomic_load_n(u->state, __ATOMIC_ACQUIRE) == IBV_QPS_RESET)
 		err = EINVAL;
 	if (err) {
 		*bad = wr;

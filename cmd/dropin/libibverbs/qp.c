@@ -157,7 +157,7 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 	int err = CALL(DestroyQP, qp->handle, &given);
 	if (err)
 		return err;
-	await_acks(&qp->mutex, &qp->cond, &qp->events_completed, given);
+	goroce_await_acks(&qp->mutex, &qp->cond, &qp->events_completed, given);
 	free_qp(qp_of(qp));
 	return 0;
 }
@@ -272,7 +272,7 @@ int ibv_destroy_srq(struct ibv_srq *srq)
 	int err = CALL(DestroySRQ, srq->handle, &given);
 	if (err)
 		return err;
-	await_acks(&srq->mutex, &srq->cond, &srq->events_completed, given);
+	goroce_await_acks(&srq->mutex, &srq->cond, &srq->events_completed, given);
 	pthread_mutex_destroy(&srq->mutex);
 	pthread_cond_destroy(&srq->cond);
 	free(container_of(srq, struct srq, ibv));
