@@ -109,7 +109,7 @@ func missing() string {
 }
 
 // patience ends what hangs, on a busy machine too.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // side is a host of the test: an address of its own.
 type side struct{ addr string }
