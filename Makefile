@@ -9,7 +9,7 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
-.PHONY: help test lint race plain interop fuzz hostile recovery sim bench dropin dropintest clean
+.PHONY: help test lint race plain interop fuzz hostile recovery sim congestion bench dropin dropintest clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -58,6 +58,9 @@ recovery: ## the tables of docs/recovery.md: goodput under loss and reordering, 
 sim: ## the long mode of test/sim: 10,000 seeds, 100 connections that end in each way there is, 8 hours of virtual time; takes about ten minutes
 	go test -count=1 -timeout 2h -v ./test/sim -run 'TestSeeds$$|TestSoak$$' -sim.seeds 10000 -sim.soak 8h
 	go test -count=1 -timeout 1h -v ./test/sim -run 'TestFailures$$' -sim.seeds 100
+
+congestion: ## the standard experiments of congestion control in virtual time: the tables and charts of docs/simulation.md; takes about a minute
+	@go test -count=1 -v ./test/sim/congestion -run 'TestReport$$' -congestion.charts $(CURDIR)/docs/congestion | grep -v -e '^=== ' -e '^PASS'
 
 bench: ## roce perf against raw UDP, TCP and UCX in the same run, between two network namespaces (root); BENCH=quick for two minutes; ONLY=write,tcp for some
 	@test/bench/setup.sh || [ $$? -eq 3 ]

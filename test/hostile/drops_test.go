@@ -162,7 +162,7 @@ var dropTable = []drop{
 
 // armed gives the attacked queue pair an alternate path to elsewhere.
 func armed(v *victim) {
-	must(v.t, v.rc.QP.Modify(&roce.Attr{State: roce.StateRTS, AltAV: roce.AddressVector{DGID: ib.GIDFromAddr(stranger), HopLimit: 64}, AltPortNum: 1, PathMigState: roce.MigRearm},
+	must(v.t, v.rc.QP.Modify(&roce.Attr{State: roce.StateRTS, AltAV: roce.AddressVector{DGID: ib.GIDFromAddr(v.at(stranger)), HopLimit: 64}, AltPortNum: 1, PathMigState: roce.MigRearm},
 		roce.MaskState|roce.MaskAltPath|roce.MaskPathMigState))
 	v.attack(peerAddr, v.packet(spec{op: ib.OpRCAck, mig: true})) // the peer has rearmed as well
 }
@@ -183,8 +183,7 @@ var elsewhere = map[string]string{
 func TestDropsAreCounted(t *testing.T) {
 	covered := map[string]bool{}
 	for _, d := range dropTable {
-		t.Run(d.name, func(t *testing.T) {
-			v := newVictim(t)
+		overBoth(t, d.name, func(t *testing.T, v *victim) {
 			if d.before != nil {
 				d.before(v)
 			}

@@ -196,8 +196,7 @@ func serviceOf(e *rocetest.Endpoint) ib.Transport {
 // peer, with the right ICRC, key and PSN but for what is wrong.
 func TestOnePacketKills(t *testing.T) {
 	for _, k := range kills {
-		t.Run(k.name, func(t *testing.T) {
-			v := newVictim(t)
+		overBoth(t, k.name, func(t *testing.T, v *victim) {
 			// A receive that nothing fits, so that no SEND changes memory.
 			for _, e := range []*rocetest.Endpoint{v.rc, v.uc, v.ud} {
 				must(t, e.QP.PostRecv(roce.RecvWR{ID: 1, SGE: []roce.SGE{e.MR.SGE(0, 10)}}))

@@ -69,6 +69,7 @@ type victim struct {
 	rcPeer     *rocetest.Endpoint
 	other      *rocetest.Endpoint // a second connection, which nobody attacks
 	otherPeer  *rocetest.Endpoint
+	v6         bool // addresses are IPv6, see at
 	asked      int  // PSNs that the attacked queue pair has used before
 	fresh      byte // what the other connection has written last
 }
@@ -84,20 +85,47 @@ const (
 	startPSN   = 0xfffffe // of what the peer sends
 )
 
-// newVictim returns a victim whose memory peers may do everything to.
-func newVictim(t testing.TB) *victim {
+// at is an address as this victim's network has it: over IPv6 the last four bytes are
+// those of the IPv4 address by which tests call it.
+func (v *victim) at(a netip.Addr) netip.Addr {
+	if !v.v6 {
+		return a
+	}
+	b := [16]byte{0: 0xfd}
+	four := a.As4()
+	copy(b[12:], four[:])
+	return netip.AddrFrom16(b)
+}
+
+// port is the address with the port of RoCEv2.
+func (v *victim) port(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(v.at(a), netio.Port) }
+
+// overBoth runs a test with a victim on IPv4 and with one on IPv6.
+func overBoth(t *testing.T, name string, f func(t *testing.T, v *victim)) {
+	t.Run(name, func(t *testing.T) { f(t, newVictim(t)) })
+	t.Run(name+", IPv6", func(t *testing.T) { f(t, newVictim6(t)) })
+}
+
+// newVictim returns a victim whose memory peers may do everything to, newVictim6 one
+// whose network is IPv6.
+func newVictim(t testing.TB) *victim { return makeVictim(t, false) }
+
+func newVictim6(t testing.TB) *victim { return makeVictim(t, true) }
+
+func makeVictim(t testing.TB, v6 bool) *victim {
+	v := &victim{t: t, now: time.Second, v6: v6}
 	fabric := netio.NewFabric()
 	fabric.RecvBuffer = 64 << 10 // fuzzing makes many victims
 	open := func(addr netip.Addr) (*roce.Device, *injector) {
-		be, err := fabric.Open(netip.AddrPortFrom(addr, netio.Port))
+		be, err := fabric.Open(v.port(addr))
 		must(t, err)
 		in := &injector{Backend: be}
-		d, err := roce.Open(roce.Config{Backend: in, Manual: true, AllowPeers: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+		allow := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::a00:0/104")}
+		d, err := roce.Open(roce.Config{Backend: in, Manual: true, AllowPeers: allow})
 		must(t, err)
 		t.Cleanup(func() { d.Close() })
 		return d, in
 	}
-	v := &victim{t: t, now: time.Second}
 	v.dev, v.in = open(victimAddr)
 	v.peer, _ = open(peerAddr)
 	small := func(d *roce.Device, typ roce.QPType) *rocetest.Endpoint {
@@ -140,9 +168,9 @@ func (v *victim) target() {
 // connect connects two queue pairs; what the victim expects has a fixed PSN.
 func (v *victim) connect(own, peer *rocetest.Endpoint) {
 	conn := roce.Conn{PathMTU: roce.MTU1024, Access: roce.RemoteWrite | roce.RemoteRead | roce.RemoteAtomic | roce.FlushGlobal}
-	must(v.t, own.QP.Connect(roce.Remote{Addr: peerAddr, QPN: peer.QP.Num(), PSN: startPSN}, conn))
+	must(v.t, own.QP.Connect(roce.Remote{Addr: v.at(peerAddr), QPN: peer.QP.Num(), PSN: startPSN}, conn))
 	must(v.t, peer.QP.Init(conn.Access))
-	must(v.t, peer.QP.RTR(roce.Remote{Addr: victimAddr, QPN: own.QP.Num(), PSN: own.QP.PSN()}, conn))
+	must(v.t, peer.QP.RTR(roce.Remote{Addr: v.at(victimAddr), QPN: own.QP.Num(), PSN: own.QP.PSN()}, conn))
 	attr, mask := roce.Attr{State: roce.StateRTS, SQPSN: startPSN, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 4}, roce.MaskState|roce.MaskSQPSN
 	if s := serviceOf(peer); s == ib.TransportRC || s == ib.TransportXRC {
 		mask |= roce.MaskTimeout | roce.MaskRetryCnt | roce.MaskRNRRetry | roce.MaskMaxRdAtomic
@@ -170,7 +198,7 @@ func (v *victim) settle() {
 func (v *victim) put(src netip.Addr, packets ...[]byte) {
 	for _, b := range packets {
 		v.in.in = append(v.in.in, netio.Received{
-			Src: netip.AddrPortFrom(src, netio.Port), Dst: netip.AddrPortFrom(victimAddr, netio.Port), IDKnown: !v.in.noID, Buf: b,
+			Src: v.port(src), Dst: v.port(victimAddr), IDKnown: !v.in.noID && !v.v6, Buf: b,
 		})
 	}
 	for len(v.in.in) > 0 || v.dev.Progress(v.now) == v.now {
@@ -189,7 +217,7 @@ func (v *victim) attack(src netip.Addr, packets ...[]byte) {
 // seal writes the ICRC of a packet from src, if there is room for one.
 func (v *victim) seal(src netip.Addr, b []byte) {
 	if len(b) >= ib.BTHSize+ib.ICRCSize && len(b) < 60000 {
-		flow := ib.NewFlow(netip.AddrPortFrom(src, netio.Port), netip.AddrPortFrom(victimAddr, netio.Port))
+		flow := ib.NewFlow(v.port(src), v.port(victimAddr))
 		flow.Seal(0, b)
 	}
 }

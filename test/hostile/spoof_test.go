@@ -99,8 +99,7 @@ var spoofs = []spoof{
 // device goes on in any case.
 func TestSpoofedPackets(t *testing.T) {
 	for _, s := range spoofs {
-		t.Run(s.name, func(t *testing.T) {
-			v := newVictim(t)
+		overBoth(t, s.name, func(t *testing.T, v *victim) {
 			v.acquaint()
 			fill(v.rcPeer.MR.Bytes())
 			v.rcPeer.MR.Bytes()[0] ^= 0xff

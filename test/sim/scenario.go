@@ -61,6 +61,9 @@ func Scenario(seed uint64) Config {
 	c := adjacent(seed)
 	rng := rand.New(rand.NewPCG(seed, 0x11e7))
 	c.Faults.Burst, c.Faults.BurstTime = 0.001, time.Duration(1+rng.IntN(100))*time.Microsecond
+	if c.Fabric > 0 {
+		c.Fabric = 48 << 10 // less than a window
+	}
 	if rng.IntN(2) == 0 {
 		c.wire(rng)
 	}

@@ -126,6 +126,9 @@ func (q *queue) pop() *packet {
 
 func (p *Port) String() string { return fmt.Sprintf("port of %v to %v", p.node, p.peer.node) }
 
+// SetQueue changes how many bytes may wait, see LinkConfig.Queue.
+func (p *Port) SetQueue(bytes int) { p.limit = bytes }
+
 // Queue is how many bytes wait, the packet that is being sent included.
 func (p *Port) Queue() int { return p.queues[control].bytes + p.queues[data].bytes }
 

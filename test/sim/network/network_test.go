@@ -204,9 +204,18 @@ func TestPFC(t *testing.T) {
 	}
 }
 
-// CNPs overtake data that waits, and are not held back by PFC.
+// CNPs overtake data that waits, find room when there is none, and are not held back
+// by PFC.
 func TestCNPsGoFirst(t *testing.T) {
 	cnp := frame(106, byte(ib.OpCNP))
+	full := newStar(t, 1, SwitchConfig{Buffer: 50}, LinkConfig{Queue: 50})
+	out := full.link[0].Ports[1]
+	for _, tos := range []uint8{0, cnpDSCP << 2} {
+		full.sw.forward(out, out, full.n.newPacket(full.ends[0].addr, full.ends[0].addr, tos, cnp))
+	}
+	if out.Dropped != 1 || out.Queue() != 106 {
+		t.Errorf("in a full switch: %d dropped, %d bytes wait", out.Dropped, out.Queue())
+	}
 	s := newStar(t, 2, SwitchConfig{}, LinkConfig{Rate: 10e9})
 	for range 5 {
 		must(t, s.send(0, 1, 2, frame(980, 1)))

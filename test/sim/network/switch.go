@@ -7,8 +7,8 @@ import (
 
 // SwitchConfig is what a switch does when its queues fill.
 type SwitchConfig struct {
-	// Buffer is the most bytes that all queues together hold; what comes beyond is
-	// dropped. 0 means 12 MB.
+	// Buffer is the most bytes of data that all queues together hold; what comes beyond
+	// is dropped. 0 means 12 MB. CNPs always find room.
 	Buffer int
 	// RED on ECN, by the bytes of data that wait for the port which a packet is to
 	// leave by, when it comes: none is marked below Kmin, all are above Kmax, and
@@ -33,10 +33,10 @@ type Switch struct {
 	routes map[netip.Addr]*Port
 	held   map[*Port]int  // bytes that came by a port and wait
 	paused map[*Port]bool // ports whose peer was told to stop
-	bytes  int
+	bytes  int            // of data
 
 	Unrouted int // packets that nobody is the destination of
-	Longest  int // the most bytes that were held
+	Longest  int // the most bytes of data that were held
 }
 
 // Switch adds a switch.
@@ -90,7 +90,7 @@ func (s *Switch) copies(in *Port, k *packet) {
 
 // forward puts a packet into the queue of a port.
 func (s *Switch) forward(in, out *Port, k *packet) {
-	if s.bytes+k.size > s.cfg.Buffer || !out.room(k.size) {
+	if k.class() == data && (s.bytes+k.size > s.cfg.Buffer || !out.room(k.size)) {
 		out.Dropped++
 		s.n.recycle(k)
 		return
@@ -100,9 +100,9 @@ func (s *Switch) forward(in, out *Port, k *packet) {
 		out.Marked++
 	}
 	k.from = in
-	s.bytes += k.size
-	s.Longest = max(s.Longest, s.bytes)
 	if k.class() == data {
+		s.bytes += k.size
+		s.Longest = max(s.Longest, s.bytes)
 		s.held[in] += k.size
 		if s.cfg.Pause > 0 && s.held[in] > s.cfg.Pause && !s.paused[in] {
 			s.paused[in] = true
@@ -125,10 +125,10 @@ func (s *Switch) marks(out *Port) bool {
 }
 
 func (s *Switch) left(_ *Port, k *packet) {
-	s.bytes -= k.size
 	if k.class() == control {
 		return
 	}
+	s.bytes -= k.size
 	in := k.from
 	s.held[in] -= k.size
 	if s.paused[in] && s.held[in] <= s.cfg.Resume {
