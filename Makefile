@@ -9,7 +9,7 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
-.PHONY: help test lint race plain interop fuzz hostile recovery sim congestion bench dropin dropintest clean
+.PHONY: help test lint race plain interop fuzz hostile recovery goodput sim congestion bench dropin dropintest clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -54,6 +54,10 @@ recovery: ## the tables of docs/recovery.md: goodput under loss and reordering, 
 	@go test -count=1 ./test/sim -run 'TestGoodput$$' -v -sim.goodput=256 | sed -n 's/^ *goodput_test.go:[0-9]*: |/|/p'
 	@echo; mkdir -p build && go build -o build/roce ./cmd/roce
 	@test/recovery.sh build/roce
+
+goodput: ## the table of docs/recovery.md against rxe and between two rxe, in guests (root, 10 minutes)
+	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make goodput: cannot run without these packages"; exit 1; }
+	GOROCE_INTEROP=goodput go test -count=1 -timeout 1h -v ./test/interop -run TestGoodput
 
 sim: ## the long mode of test/sim: 10,000 seeds, 100 connections that end in each way there is, 8 hours of virtual time; takes about ten minutes
 	go test -count=1 -timeout 2h -v ./test/sim -run 'TestSeeds$$|TestSoak$$' -sim.seeds 10000 -sim.soak 8h

@@ -40,10 +40,11 @@ const (
 	subset    = "subset"
 	full      = "full"
 	reference = "reference"
+	goodput   = "goodput" // TestGoodput instead of TestInterop
 )
 
-// lossPercent of the packets are dropped in each direction by the loss cases.
-const lossPercent = 2
+// lossPerMille of the packets are dropped in each direction by the loss cases.
+const lossPerMille = 20
 
 // TestInterop runs every case against every kernel, one guest at a time.
 func TestInterop(t *testing.T) {
@@ -52,8 +53,10 @@ func TestInterop(t *testing.T) {
 	case subset, full, reference:
 	case "":
 		t.Skip("GOROCE_INTEROP is not set (subset, full or reference): no guest is booted")
+	case goodput:
+		t.Skip("GOROCE_INTEROP=goodput: TestGoodput runs instead")
 	default:
-		t.Fatalf("GOROCE_INTEROP=%q: want subset, full or reference", mode)
+		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference or goodput", mode)
 	}
 	if os.Getuid() != 0 {
 		t.Skip("not root: the cases need a network namespace with a tap device")
@@ -202,19 +205,7 @@ func newSession(t *testing.T, ctx context.Context, mode, suite string, bin binar
 	}
 	t.Cleanup(func() { s.checkCapture(t) })
 	boot := func(i int) *lab.Guest {
-		g, err := lab.BootGuest(ctx, lab.GuestConfig{Kernel: k, Netns: s.ns, Index: i, Agent: bin.agent, Root: newer, Log: t.Logf})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			g.Close()
-			if bad := g.Trouble(); len(bad) > 0 {
-				t.Errorf("the guest's kernel complains:\n%s", strings.Join(bad, "\n"))
-			}
-			if t.Failed() {
-				os.WriteFile(filepath.Join(s.dir, fmt.Sprintf("console%d.txt", i)), []byte(g.Console()), 0o644)
-			}
-		})
+		g := bootGuest(t, ctx, lab.GuestConfig{Kernel: k, Netns: s.ns, Index: i, Agent: bin.agent, Root: newer, Log: t.Logf}, s.dir)
 		if err := g.Put(verbsPath, 0o644, verbsScript); err != nil {
 			t.Fatal(err)
 		}
@@ -230,6 +221,25 @@ func newSession(t *testing.T, ctx context.Context, mode, suite string, bin binar
 	}
 	t.Logf("kernel %s is up after %.1f s", k.Release, time.Since(began).Seconds())
 	return s
+}
+
+// bootGuest boots a guest for the time of the test. A kernel that complains fails the test, and the console of a failed test is kept in dir.
+func bootGuest(t *testing.T, ctx context.Context, cfg lab.GuestConfig, dir string) *lab.Guest {
+	t.Helper()
+	g, err := lab.BootGuest(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		g.Close()
+		if bad := g.Trouble(); len(bad) > 0 {
+			t.Errorf("the guest's kernel complains:\n%s", strings.Join(bad, "\n"))
+		}
+		if t.Failed() {
+			os.WriteFile(filepath.Join(dir, fmt.Sprintf("console%d.txt", cfg.Index)), []byte(g.Console()), 0o644)
+		}
+	})
+	return g
 }
 
 // checkCapture ends the capture and checks every RoCE packet in it.

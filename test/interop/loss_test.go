@@ -83,7 +83,7 @@ func (c *testCase) lossy(l lossCase) {
 // startLoss drops packets in both directions until the case ends.
 func (c *testCase) startLoss(output bool) *lab.Loss {
 	c.Helper()
-	faults, err := c.s.guest.StartLoss(c.s.ctx, lossPercent, output)
+	faults, err := c.s.guest.StartLoss(c.s.ctx, lossPerMille, output)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -14,30 +14,30 @@ import (
 // nftTable is the name of our table, on both sides.
 const nftTable = "goroce_interop"
 
-// lossRules drops percent of the RoCE packets that arrive on a device, each by its own throw. The hook is the device's ingress, where a
+// lossRules drops some of 1000 RoCE packets that arrive on a device, each by its own throw. The hook is the device's ingress, where a
 // segmented send has already become single packets and where the sender learns nothing.
-func lossRules(device string, percent int) string {
+func lossRules(device string, perMille int) string {
 	return fmt.Sprintf(`table netdev %[1]s {
 	chain arriving {
 		type filter hook ingress device "%[2]s" priority 0; policy accept;
-		udp dport %[3]d numgen random mod 100 < %[4]d counter drop
+		udp dport %[3]d numgen random mod 1000 < %[4]d counter drop
 		udp dport %[3]d counter
 	}
 }
-`, nftTable, device, rocePort, percent)
+`, nftTable, device, rocePort, perMille)
 }
 
-// outputRules drops percent of the RoCE sends that leave the namespace at its output hook, where the sender gets EPERM and a segmented
+// outputRules drops some of 1000 RoCE sends that leave the namespace at its output hook, where the sender gets EPERM and a segmented
 // send is dropped as a whole.
-func outputRules(percent int) string {
+func outputRules(perMille int) string {
 	return fmt.Sprintf(`table inet %[1]s {
 	chain leaving {
 		type filter hook output priority 0; policy accept;
-		udp dport %[2]d numgen random mod 100 < %[3]d counter drop
+		udp dport %[2]d numgen random mod 1000 < %[3]d counter drop
 		udp dport %[2]d counter
 	}
 }
-`, nftTable, rocePort, percent)
+`, nftTable, rocePort, perMille)
 }
 
 // Loss is a running fault: RoCE packets between this machine and a guest are dropped in both directions.
@@ -49,18 +49,18 @@ type Loss struct {
 // LossCount says how many packets the rules have dropped and passed.
 type LossCount struct{ Dropped, Passed int }
 
-// StartLoss makes nftables drop percent of the RoCE packets in each direction: those from the guest where they arrive in the namespace,
+// StartLoss makes nftables drop so many of 1000 RoCE packets in each direction: those from the guest where they arrive in the namespace,
 // those to the guest where they arrive in the guest, or, with output, where they leave the namespace.
-func (g *Guest) StartLoss(ctx context.Context, percent int, output bool) (*Loss, error) {
+func (g *Guest) StartLoss(ctx context.Context, perMille int, output bool) (*Loss, error) {
 	l := &Loss{g, output}
-	if err := l.host(ctx, lossRules(Tap(g.Index), percent)); err != nil {
+	if err := l.host(ctx, lossRules(Tap(g.Index), perMille)); err != nil {
 		return nil, err
 	}
 	var err error
 	if output {
-		err = l.host(ctx, outputRules(percent))
+		err = l.host(ctx, outputRules(perMille))
 	} else {
-		err = l.inGuest(ctx, lossRules("eth0", percent))
+		err = l.inGuest(ctx, lossRules("eth0", perMille))
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Stop(ctx))
