@@ -46,11 +46,12 @@ type Config struct {
 	// Rand is where queue pair numbers, keys and first PSNs come from; nil
 	// means crypto/rand.
 	Rand io.Reader
-	// Spin is how long CQ.Wait polls before it blocks; 0 means 50 us, negative
-	// not at all.
+	// Spin is how long CQ.Wait polls before it blocks, and the device's own
+	// goroutine while packets follow each other that closely; 0 means 50 us,
+	// negative not at all.
 	Spin time.Duration
 	// Window bounds the bytes of packets that one queue pair may have
-	// unacknowledged; 0 means 256 KiB. The window in use adapts below it.
+	// unacknowledged; 0 means 1 MiB. The window in use adapts below it.
 	Window int
 	// AllowPeers are the networks that peers may be in; empty means all. Packets
 	// from elsewhere are dropped before anything else is done with them, and an
@@ -72,7 +73,7 @@ type Config struct {
 	NoSelective bool
 	// Stash bounds the bytes of request packets that the device keeps because one
 	// before them is missing, StashQP those of one queue pair; 0 means 16 MiB and
-	// 512 KiB, negative none: they are dropped and have to come again. Memory is
+	// 2 MiB, negative none: they are dropped and have to come again. Memory is
 	// taken when it is first needed, and then kept.
 	Stash, StashQP int
 	// Logger is told of what operators want to know; nil is silent. It is
@@ -105,7 +106,7 @@ func (c Config) filled() (Config, error) {
 		c.Stash = 16 << 20
 	}
 	if c.StashQP == 0 {
-		c.StashQP = 512 << 10
+		c.StashQP = 2 << 20
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -367,14 +367,14 @@ func TestManual(t *testing.T) {
 }
 
 // fabricPort opens an address of a fabric.
-func fabricPort(t *testing.T, f *netio.Fabric, addr string) netio.Backend {
+func fabricPort(t testing.TB, f *netio.Fabric, addr string) netio.Backend {
 	be, err := f.Open(netip.AddrPortFrom(netip.MustParseAddr(addr), netio.Port))
 	must(t, err)
 	return be
 }
 
 // openManual opens a manual device, closed at the end of the test.
-func openManual(t *testing.T, be netio.Backend) *roce.Device {
+func openManual(t testing.TB, be netio.Backend) *roce.Device {
 	d, err := roce.Open(roce.Config{Backend: be, Manual: true})
 	must(t, err)
 	t.Cleanup(func() { d.Close() })

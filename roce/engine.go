@@ -25,6 +25,9 @@ const (
 	// each Poll that drives. The engine's goroutine wakes once per lease, and a
 	// poller that went away without Wait holds up the device for as long.
 	leaseTime = time.Millisecond
+	// maxPolls bounds how often the engine's goroutine polls in vain before it
+	// sleeps, whatever the clock says.
+	maxPolls = 1000
 )
 
 // engine is the unit of concurrency: a backend and the queue pairs that use it,
@@ -37,6 +40,7 @@ type engine struct {
 	be     netio.Backend
 	clock  func() time.Duration
 	manual bool
+	spin   time.Duration // Config.Spin: how long to poll before going to sleep
 
 	mu        sync.Mutex
 	qps       map[ib.QPN]*QP
@@ -59,11 +63,14 @@ type engine struct {
 	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
 	waitWrite bool          // the goroutine waits until the socket takes more, or is on its way to
 	drops     drops
+	pause     time.Duration // between the last two batches of packets
+	putOff    bool          // the answers to the last batch wait for the poller
 
 	fatal    atomic.Pointer[FatalError] // set once, with dead
 	misses   atomic.Uint32              // polls that found nothing
 	bells    atomic.Pointer[QP]         // queue pairs with new requests, last first
 	lease    atomic.Int64               // until when a poller drives
+	heard    atomic.Int64               // when the last batch of packets came
 	unleased chan struct{}              // ends the goroutine's sleep during a lease
 	ended    chan struct{}              // the goroutine has returned
 }
@@ -71,7 +78,7 @@ type engine struct {
 // newEngine returns an engine for devices of a configuration, with defaults in place.
 func newEngine(cfg *Config, be netio.Backend, clock func() time.Duration, allow allowList) *engine {
 	e := &engine{
-		be: be, clock: clock, manual: cfg.Manual, allow: allow, unknown: newUnknown(cfg.Logger, cfg.UnknownQPRate),
+		be: be, clock: clock, manual: cfg.Manual, spin: cfg.Spin, allow: allow, unknown: newUnknown(cfg.Logger, cfg.UnknownQPRate),
 		qps:      map[ib.QPN]*QP{},
 		peers:    peers{},
 		xrc:      newXRC(),
@@ -119,8 +126,10 @@ func (l *engineList) remove(e *engine) {
 }
 
 // run does one bounded batch of everything: receive, timers, doorbells, send. It
-// reports whether there is more to do at once. The lock is held.
-func (e *engine) run(now time.Duration) (more bool) {
+// reports whether there is more to do at once. For a poller, who comes again, the
+// answers to a packet or two wait until then, once: what it has to send goes with
+// them, and it has what came a system call sooner. The lock is held.
+func (e *engine) run(now time.Duration, poller bool) (more bool) {
 	defer e.contain()
 	// Memory that came from C may be gone: a fault there is a protection error
 	// (package mem recovers it), not the end of the process.
@@ -136,9 +145,16 @@ func (e *engine) run(now time.Duration) (more bool) {
 		e.touch(q)
 	})
 	e.answerBells(now)
-	e.transmit(now)
+	if e.putOff = poller && e.few(n) && !e.putOff; !e.putOff {
+		e.transmit(now)
+	}
 	e.held.release(now)
 	return n > 0 || e.ready()
+}
+
+// few reports whether the n datagrams of a batch are one or two packets.
+func (e *engine) few(n int) bool {
+	return n > 0 && n <= 2 && e.rx[0].SegSize == 0 && e.rx[n-1].SegSize == 0
 }
 
 // pump serves what was posted, without receiving. The lock is held.
@@ -153,6 +169,7 @@ func (e *engine) pump(now time.Duration) {
 func (e *engine) transmit(now time.Duration) {
 	defer e.contain()
 	defer e.failOverflowed(now)
+	e.putOff = false
 	if !e.out.flush(now) {
 		return // the socket is full: generate nothing new
 	}
@@ -300,7 +317,7 @@ func (e *engine) drive(lease bool) bool {
 	if lease {
 		e.lease.Store(int64(now + leaseTime))
 	}
-	e.run(now)
+	e.run(now, lease)
 	e.unlock()
 	return true
 }
@@ -319,7 +336,7 @@ func (e *engine) yield() {
 			continue
 		}
 		if !o.dead {
-			o.run(o.clock())
+			o.run(o.clock(), false)
 		}
 		o.unlock()
 	}
@@ -341,6 +358,7 @@ func (e *engine) loop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var notices []notice
+	polls := 0 // in a row, that found nothing
 	for {
 		if left := time.Duration(e.lease.Load()) - e.clock(); left > 0 {
 			timer.Reset(left)
@@ -357,9 +375,10 @@ func (e *engine) loop() {
 			return
 		}
 		e.waitUntil = 0
-		more := e.run(now)
+		more := e.run(now, false)
 		next := e.next()
-		if !more {
+		polling := !more && polls < maxPolls && e.expects(now)
+		if !more && !polling {
 			e.waitUntil = next
 		}
 		blocked := e.out.blocked
@@ -368,8 +387,15 @@ func (e *engine) loop() {
 		e.unlock()
 		e.unknown.tell(notices)
 		if more {
+			polls = 0
 			continue
 		}
+		if polling {
+			polls++
+			runtime.Gosched()
+			continue
+		}
+		polls = 0
 		timeout := time.Duration(-1)
 		if next != Never {
 			timeout = max(next-now, 0)
@@ -380,6 +406,13 @@ func (e *engine) loop() {
 	}
 }
 
+// expects reports whether the next packets are likely to come so soon that polling
+// for them is cheaper than going to sleep: the last ones followed each other closely,
+// and not long ago. The lock is held.
+func (e *engine) expects(now time.Duration) bool {
+	return e.pause < e.spin && now-time.Duration(e.heard.Load()) < e.spin
+}
+
 // progress is one batch at the time of a manual device.
 func (e *engine) progress(now time.Duration) (next time.Duration) {
 	e.mu.Lock()
@@ -388,7 +421,7 @@ func (e *engine) progress(now time.Duration) (next time.Duration) {
 		return Never
 	}
 	next = now
-	if !e.run(now) {
+	if !e.run(now, false) {
 		next = max(e.next(), now)
 	}
 	dead := e.dead

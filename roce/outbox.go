@@ -50,7 +50,7 @@ func (o *outbox) free() {
 }
 
 // begin starts the turn of q: a run carries packets of one queue pair only.
-func (o *outbox) begin(q *QP) { o.owner, o.open = q, false }
+func (o *outbox) begin(q *QP) { o.owner, o.open = q, o.open && o.owner == q }
 
 // Packet implements transport.Outbox.
 func (o *outbox) Packet(path *transport.Path, n int) []byte {

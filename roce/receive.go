@@ -22,6 +22,7 @@ func (e *engine) receive(now time.Duration) (int, time.Duration) {
 	}
 	if n > 0 && !e.manual {
 		now = e.clock()
+		e.pause = now - time.Duration(e.heard.Swap(int64(now)))
 	}
 	for i := range n {
 		r := &e.rx[i]

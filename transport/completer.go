@@ -116,7 +116,7 @@ func (r *requester) lost(now time.Duration) {
 	}
 	r.wentBack = true
 	r.tried.begin(&r.win)
-	r.win.lost(r.una, r.top)
+	r.win.lost(r.win.step, r.una, r.top)
 	r.retry(now)
 }
 

@@ -291,7 +291,7 @@ func TestModifyDepth(t *testing.T) {
 	if err := w.q.Modify(0, &a, MaskMaxRdAtomic|MaskMaxDestRdAtomic); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(w.q.rsp().reads.ring); n != 5 {
+	if n := w.q.rsp().reads.most; n != 5 {
 		t.Errorf("%d READ resources, want 5", n)
 	}
 	w.pump()

@@ -70,7 +70,7 @@ type QPConfig struct {
 	// must only queue them.
 	Event func(Event)
 	// Window is the most bytes of packets, ICRC and headers included, that may
-	// be unacknowledged; 0 means 256 KiB. The window in use adapts below it.
+	// be unacknowledged; 0 means 1 MiB. The window in use adapts below it.
 	Window int
 	// SRQs has the receive queues of an XRC target, which needs neither PD and
 	// Mem nor any queue of its own.
@@ -118,7 +118,7 @@ type QP struct {
 // NewQP returns a queue pair in state Reset. It trusts cfg.
 func NewQP(cfg QPConfig) *QP {
 	if cfg.Window == 0 {
-		cfg.Window = 256 << 10
+		cfg.Window = defaultWindow
 	}
 	q := &QP{cfg: cfg, own: SRQ{RQ: cfg.RQ, CQ: cfg.RecvCQ, Mem: cfg.Mem, PD: cfg.PD}}
 	common := receives{q: q, srq: &q.own}

@@ -184,7 +184,6 @@ func (r *requester) behind(now time.Duration, high uint64, c Counter) {
 	}
 	r.wentBack = true
 	r.tried.begin(&r.win)
-	r.win.lost(r.una, r.top)
 	if from == r.una {
 		r.since = now // the timer starts again
 	}
@@ -225,7 +224,7 @@ func (r *requester) judgeProbe(una uint64) {
 	case !r.probing:
 		return
 	case una <= r.nxt:
-		r.win.silent(r.top)
+		r.win.lost(r.win.min, r.una, r.top)
 	default:
 		r.inVain()
 	}

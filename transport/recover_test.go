@@ -285,7 +285,7 @@ func TestRecoverProbe(t *testing.T) {
 			wc 2 SEND ok
 			count spurious_retrans 1
 			window 67688`},
-		{"... and shrinks when it had not", `
+		{"... and halves when it had not", `
 			post 1 SEND 1
 			> SEND_ONLY 0 1 ack
 			at 4ms
@@ -299,7 +299,7 @@ func TestRecoverProbe(t *testing.T) {
 			< ACK 1
 			wc 2 SEND ok
 			count spurious_retrans 0
-			window 1520`},
+			window 32896`},
 		{"what a sequence NAK has sent again in vain leaves the window as it was", `
 			post 1 SEND 1
 			> SEND_ONLY 0 1 ack

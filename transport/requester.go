@@ -491,6 +491,9 @@ func (r *requester) sent(now time.Duration, c *record, n, cost uint64, asked boo
 		r.q.count(RetransPkts)
 		r.tried.sent(now, r.nxt)
 		r.again += cost
+		if r.repair {
+			r.win.lost(cost, r.una, r.top)
+		}
 	} else if asked {
 		r.rtt.start(now, r.nxt, r.una >= r.fixed)
 	}

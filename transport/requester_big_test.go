@@ -87,7 +87,7 @@ func TestRequesterLongestRead(t *testing.T) {
 		for _, b := range reqs {
 			p, bad := ib.Parse(b)
 			h := p.RETH()
-			if bad != ib.OK || p.PSN() != w.base.Add(next) || h.VA != reqRemote+uint64(next)*4096 || h.Length == 0 || h.Length > 256<<10 {
+			if bad != ib.OK || p.PSN() != w.base.Add(next) || h.VA != reqRemote+uint64(next)*4096 || h.Length == 0 || h.Length > 512<<10 {
 				t.Fatalf("request at %d: %v PSN %v %+v", next, bad, p.PSN(), h)
 			}
 			for i, n := 0, int(h.Length/4096); i < n; i++ {

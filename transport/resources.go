@@ -32,7 +32,8 @@ func (res *readResource) answered() bool { return res.next == res.stop }
 // readQueue is a ring of the last MaxDestRdAtomic READs and atomics in PSN order.
 // Both are called READs below: they differ in what is written as response.
 type readQueue struct {
-	ring   []readResource
+	ring   []readResource // of length most, once there was one: most of the memory of an idle queue pair
+	most   int
 	tail   uint64     // index of the oldest; free-running, modulo the ring's length
 	head   uint64     // index after the youngest
 	at     uint64     // the oldest that has responses due, or head
@@ -51,12 +52,15 @@ func (rq *readQueue) current() *readResource { return rq.slot(rq.at) }
 
 // full reports whether another READ would need the resource of one that was
 // never answered in full, or there are no resources at all.
-func (rq *readQueue) full() bool { return rq.head-rq.fresh >= uint64(len(rq.ring)) }
+func (rq *readQueue) full() bool { return rq.head-rq.fresh >= uint64(rq.most) }
 
 // add appends a READ, in place of the oldest if need be. If that was being
 // answered again, because a late duplicate of it came, this stops: the new READ
 // proves that the requester has completed it.
 func (rq *readQueue) add(res readResource) {
+	if rq.ring == nil {
+		rq.ring = make([]readResource, rq.most)
+	}
 	if rq.head-rq.tail == uint64(len(rq.ring)) {
 		rq.tail++
 		if rq.at < rq.tail {
@@ -141,7 +145,8 @@ func (rq *readQueue) reset() {
 
 // resize makes room for n READs and keeps the youngest of those there are.
 func (rq *readQueue) resize(n int) {
-	if n == len(rq.ring) {
+	if rq.ring == nil || n == rq.most {
+		rq.most = n
 		return
 	}
 	keep := min(rq.head-rq.tail, uint64(n))
@@ -150,7 +155,7 @@ func (rq *readQueue) resize(n int) {
 		kept = append(kept, *rq.slot(i))
 	}
 	rq.reset()
-	rq.ring = slices.Grow(kept, n-len(kept))[:n]
+	rq.ring, rq.most = slices.Grow(kept, n-len(kept))[:n], n
 	rq.head = keep
 	rq.advance()
 }

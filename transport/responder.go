@@ -79,8 +79,9 @@ func (r *responder) reset() {
 	r.srq, r.haveWQE, r.respState = &r.q.own, false, respState{}
 }
 
-// start makes the responder ready to receive (INIT to RTR). It is the only
-// place that allocates: an idle queue pair stays small.
+// start makes the responder ready to receive (INIT to RTR). Besides it only the
+// first READ or atomic and the first packet to be stashed allocate: an idle queue pair
+// stays small.
 func (r *responder) start(a *Attr) {
 	r.reset()
 	r.mtu = a.PathMTU.Bytes()

@@ -158,8 +158,8 @@ func TestStashLimits(t *testing.T) {
 			! err
 			state ERR`, 2, 2},
 		{"PSNs ahead", 10 * block, 10 * block, `
-			> RDMA_WRITE_ONLY 511 1 @1
-			> RDMA_WRITE_ONLY 512 1 @2
+			> RDMA_WRITE_ONLY 1023 1 @1
+			> RDMA_WRITE_ONLY 1024 1 @2
 			> RDMA_WRITE_ONLY 8000000 1 @2
 			< NAK 0 PSN sequence error
 			count out_of_seq_kept 1

@@ -11,7 +11,7 @@ import "github.com/goroce/goroce/ib"
 
 // stashSlots is how many PSNs ahead of the expected one are looked at. A READ
 // request has as many PSNs as responses.
-const stashSlots = 512
+const stashSlots = 1024
 
 // Stash is memory in which the queue pairs of a device keep packets. It belongs to
 // the owner of their engine.

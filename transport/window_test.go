@@ -8,7 +8,8 @@ func TestWindow(t *testing.T) {
 	const full = 1024 + packetOverhead
 	type event func(w *window)
 	grow := func(n uint64) event { return func(w *window) { w.grow(n) } }
-	lost := func(una, top uint64) event { return func(w *window) { w.lost(una, top) } }
+	lost := func(una, top uint64) event { return func(w *window) { w.lost(1<<20, una, top) } }
+	few := func(n, una, top uint64) event { return func(w *window) { w.lost(n, una, top) } }
 	silent := func(top uint64) event { return func(w *window) { w.silent(top) } }
 	steps := []struct {
 		what string
@@ -26,6 +27,9 @@ func TestWindow(t *testing.T) {
 		{"a loss of the flight that timed out changes nothing", lost(399, 500), 8 * full},
 		{"past half of what it was it grows by packets", grow(8*full - 1), 8 * full},
 		{"per window again", grow(1), 9 * full},
+		{"a 32nd of what is acknowledged may be lost", few(full/4, 500, 600), 9 * full},
+		{"not more", few(full/4, 500, 600), 9 * full / 2},
+		{"no credit is left for the next flight", few(1, 600, 700), 4 * full},
 	}
 	var w window
 	w.reset(1024, 100_000, 50)
@@ -41,7 +45,7 @@ func TestWindow(t *testing.T) {
 		}
 	}
 	for i := range uint64(20) {
-		w.lost(1000*i+50, 1000*i+60)
+		w.lost(1<<20, 1000*i+50, 1000*i+60)
 	}
 	if w.size != 4*full {
 		t.Errorf("fell to %d", w.size)

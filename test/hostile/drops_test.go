@@ -138,7 +138,7 @@ var dropTable = []drop{
 		}},
 	{name: "acknowledgement of a reserved kind", want: "drop_bad_response", before: posted(roce.WRWrite, 8), packets: toVictim(spec{op: ib.OpRCAck, syndrome: 0x40})},
 
-	{name: "behind a gap that was NAKed, too far to be kept", want: "drop_after_nak", packets: one(spec{op: ib.OpRCSendOnly, psn: 3}, spec{op: ib.OpRCSendOnly, psn: 1000})},
+	{name: "behind a gap that was NAKed, too far to be kept", want: "drop_after_nak", packets: one(spec{op: ib.OpRCSendOnly, psn: 3}, spec{op: ib.OpRCSendOnly, psn: 2000})},
 	{name: "duplicate READ whose resource is gone", want: "drop_no_resource duplicate_request", packets: one(spec{op: ib.OpRCReadRequest, psn: -5, length: 8})},
 	{name: "duplicate of a READ that never was one", want: "drop_duplicate duplicate_request",
 		packets: one(spec{op: ib.OpRCReadRequest, length: 8}, spec{op: ib.OpRCSendOnly, psn: 0})},
