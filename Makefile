@@ -9,6 +9,8 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
+BENCHFLAGS = $(if $(ONLY),-part targets -only "$(ONLY)",$(if $(filter quick,$(BENCH)),-part targets,$(if $(filter rxe,$(BENCH)),-part rxe )-docs docs/performance.md -json build))
+
 .PHONY: help test lint race plain interop fuzz hostile recovery goodput sim congestion bench dropin dropintest clean
 
 help: ## this list
@@ -66,10 +68,11 @@ sim: ## the long mode of test/sim: 10,000 seeds, 100 connections that end in eac
 congestion: ## the standard experiments of congestion control in virtual time: the tables and charts of docs/simulation.md; takes about a minute
 	@go test -count=1 -v ./test/sim/congestion -run 'TestReport$$' -congestion.charts $(CURDIR)/docs/congestion | grep -v -e '^=== ' -e '^PASS'
 
-bench: ## roce perf against raw UDP, TCP and UCX in the same run, between two network namespaces (root); BENCH=quick for two minutes; ONLY=write,tcp for some
+bench: ## roce perf against raw UDP, TCP and UCX in the same run, between two network namespaces (root); writes docs/performance.md. BENCH=quick: two minutes, printed; BENCH=rxe: rxe in guests; ONLY=write,tcp: these, printed
 	@test/bench/setup.sh || [ $$? -eq 3 ]
-	@mkdir -p build && go build -o build/roce ./cmd/roce && go build -o build/bench ./test/bench
-	@build/bench -roce build/roce -rounds $(if $(filter quick,$(BENCH)),3,7) -only "$(ONLY)"
+	@mkdir -p build && CGO_ENABLED=0 go build -o build/roce ./cmd/roce && go build -o build/bench ./test/bench
+	@CGO_ENABLED=0 go build -o build/agent ./test/interop/agent
+	@build/bench -roce build/roce $(BENCHFLAGS)
 
 dropin: ## build libibverbs.so.1 and librdmacm.so.1 into build/dropin (needs gcc, libibverbs-dev, librdmacm-dev), and build/roce for `roce exec`
 	cmd/dropin/build.sh build/dropin

@@ -57,6 +57,8 @@ const (
 	perfPeakUpTo  = 20000    // more messages have no peak
 	perfModerated = 8192     // longer messages are all signaled
 	perfCQMod     = 100      // of shorter ones, one in so many
+	perfMaxCQMod  = 1024     // with -Q
+	perfMaxInline = 1024     // what a device has
 	perfSpace     = 64 << 20 // bytes for messages that --verify tells apart
 	perfSlots     = 128      // and their number
 )
@@ -81,7 +83,15 @@ type perfOptions struct {
 	postList int
 	outs     int  // READs or atomics under way
 	cmpSwap  bool // CmpSwap instead of FetchAdd
-	rdmaCM   bool // connect by rdma_cm, and talk over it
+	both     bool // -b: both sides send
+	events   bool // sleep on completions
+	inline   int  // bytes of the largest message that is inline
+	cqEach   int  // of so many messages one is signaled; 0 for the usual
+	noPeak   bool
+	dump     latencyDump
+	leastBW  float64 // what the throughput has to be, in the unit of the table
+	leastMsg float64 // and the rate of messages, in millions per second
+	rdmaCM   bool    // connect by rdma_cm, and talk over it
 	verify   perftest.Verify
 	buffers  int     // bytes of the socket's, 0 for what netio.UDPConfig says
 	ackTime  int     // a code: 4.096 us times 2 to this power
@@ -93,6 +103,20 @@ type perfOptions struct {
 }
 
 func (o *perfOptions) client() bool { return o.server != "" }
+
+// requests reports whether this side posts requests that it measures by itself.
+func (o *perfOptions) requests() bool { return o.client() || o.both }
+
+// inlines reports whether messages of a size are inline.
+func (o *perfOptions) inlines(size int) bool { return size <= o.inline }
+
+// spin is how long a wait for a completion polls: with -e it sleeps at once.
+func (o *perfOptions) spin() time.Duration {
+	if o.events {
+		return -1
+	}
+	return 0
+}
 
 // perfVerify are the values of --verify.
 var perfVerify = map[string]perftest.Verify{"": perftest.VerifyNothing, "each": perftest.VerifyEach, "last": perftest.VerifyLast}
@@ -122,10 +146,14 @@ func (o *perfOptions) faults() func(netio.Backend) netio.Backend {
 
 // title is what stands above the table.
 func (o *perfOptions) title() string {
-	if !o.test.atomic() {
-		return o.test.title
+	title := o.test.title
+	if o.test.atomic() {
+		title = fmt.Sprintf(title, atomicTypes[o.cmpSwap])
 	}
-	return fmt.Sprintf(o.test.title, atomicTypes[o.cmpSwap])
+	if o.both {
+		title = strings.Replace(title, "BW", "Bidirectional BW", 1)
+	}
+	return title
 }
 
 // atomicTypes are the values of -A, by whether they mean CmpSwap.
@@ -184,6 +212,9 @@ func (a *app) perfTestCommand(t *perfTest) *cobra.Command {
 		seconds   int
 		ibPort    int
 		ignored   bool
+		sorted    bool
+		unsorted  bool
+		local     bool
 	)
 	what := map[roce.WROpcode]string{roce.WRSend: "SEND", roce.WRWrite: "RDMA WRITE", roce.WRRead: "RDMA READ", roce.WRAtomicFetAdd: "atomic operations"}[t.opcode]
 	short, defSize, defIters := "Latency of "+what, 2, 1000
@@ -234,6 +265,12 @@ does not answer, wrong data), 2 wrong usage.`,
 			if o.cmpSwap = atomic == atomicTypes[true]; !o.cmpSwap && atomic != atomicTypes[false] && t.atomic() {
 				return usagef(cmd, "-A %s: there are %s and %s", atomic, atomicTypes[false], atomicTypes[true])
 			}
+			switch {
+			case unsorted:
+				o.dump = dumpUnsorted
+			case sorted:
+				o.dump = dumpSorted
+			}
 			o.size = int(size)
 			o.duration = time.Duration(seconds) * time.Second
 			if err := o.check(cmd); err != nil {
@@ -242,10 +279,19 @@ does not answer, wrong data), 2 wrong usage.`,
 			if o.addr, err = localAddrFlag(cmd, addr, dev); err != nil {
 				return err
 			}
-			if o.rdmaCM && !o.client() && !o.addr.IsValid() {
+			if local && o.client() {
+				return usagef(cmd, "--local: this process is the server, too")
+			}
+			if local && !o.rdmaCM && !cmd.Flags().Changed("port") {
+				o.port = 0 // any that is free
+			}
+			if o.rdmaCM && !local && !o.client() && !o.addr.IsValid() {
 				return usagef(cmd, "-R: a server needs to know where to listen, give --addr or -d")
 			}
-			return a.perf(cmd.Context(), &o)
+			if local {
+				return a.perfLocal(cmd.Context(), &o)
+			}
+			return a.perf(cmd.Context(), &o, nil)
 		},
 	}
 	f := cmd.Flags()
@@ -269,7 +315,22 @@ does not answer, wrong data), 2 wrong usage.`,
 		f.IntVarP(&o.qps, "qp", "q", o.qps, "queue pairs")
 		f.IntVarP(&o.txDepth, "tx-depth", "t", o.txDepth, "requests of a queue pair under way")
 		f.IntVarP(&o.postList, "post_list", "l", o.postList, "requests to post at a time")
+		f.IntVarP(&o.cqEach, "cq-mod", "Q", 0, "signal one of so many messages (default: of 100, of -l, or each one above 8192 bytes)")
+		f.BoolVarP(&o.both, "bidirectional", "b", false, "both sides send, the results are added")
+		f.BoolVarP(&o.noPeak, "noPeak", "N", false, "measure no peak")
+		f.Float64VarP(&o.leastBW, "limit_bw", "w", 0, "fail when the average is below this, in the unit of the table")
+		f.Float64VarP(&o.leastMsg, "limit_msgrate", "y", 0, "fail when there are fewer millions of messages per second")
 		f.BoolVar(&o.gbits, "report_gbits", false, "report Gbit/s instead of MiB/s")
+	}
+	if t.latency {
+		f.BoolVarP(&sorted, "report-histogram", "H", false, "print all times, sorted")
+		f.BoolVarP(&unsorted, "report-unsorted", "U", false, "print all times as they were measured")
+	}
+	if !t.fetches() {
+		f.IntVarP(&o.inline, "inline_size", "I", 0, "messages up to so many bytes are inline")
+	}
+	if !t.pingPongs() || t.sends() {
+		f.BoolVarP(&o.events, "events", "e", false, "sleep while waiting for completions (default: poll)")
 	}
 	if t.sends() {
 		f.IntVarP(&o.rxDepth, "rx-depth", "r", 512, "receives of a queue pair")
@@ -286,6 +347,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.StringVar(&verify, "verify", "", "verify the data, on both sides: of each message, or with 'last' what is there in the end, without a part in the time")
 	f.Lookup("verify").NoOptDefVal = "each"
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when nothing comes for this long (a server waits for its client without limit)")
+	f.BoolVar(&local, "local", false, "run both ends in this process")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return cmd
 }
@@ -336,6 +398,14 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		return usagef(cmd, "-c %v and -R: queue pairs of RC only are connected by rdma_cm", o.service)
 	case o.port == 0:
 		return usagef(cmd, "-p 0: a port is needed, on both sides the same")
+	case o.inline < 0 || o.inline > perfMaxInline:
+		return usagef(cmd, "-I %d: allowed are 0 to %d", o.inline, perfMaxInline)
+	case given("cq-mod") && (o.cqEach < 1 || o.cqEach > perfMaxCQMod):
+		return usagef(cmd, "-Q %d: allowed are 1 to %d", o.cqEach, perfMaxCQMod)
+	case o.dump != dumpNothing && o.duration > 0:
+		return usagef(cmd, "-D and -H or -U: all times are kept for -n only")
+	case !(o.leastBW >= 0) || !(o.leastMsg >= 0):
+		return usagef(cmd, "-w and -y: a limit is not negative")
 	case o.buffers < 0 || o.buffers > 1<<30:
 		return usagef(cmd, "--socket-buffer %d: allowed are 0 to %d", o.buffers, 1<<30)
 	case o.timeout < 100*time.Millisecond:
@@ -351,6 +421,8 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 // cqMod returns of how many messages of a size one is signaled.
 func (o *perfOptions) cqMod(size int) int {
 	switch {
+	case o.cqEach > 0:
+		return min(o.cqEach, o.txDepth)
 	case o.postList > 1:
 		return o.postList
 	case size > perfModerated:

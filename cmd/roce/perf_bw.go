@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/goroce/goroce/roce"
@@ -12,8 +10,8 @@ import (
 // pollBatch is how many completions are taken at a time.
 const pollBatch = 64
 
-// requests is the client's side of a bandwidth test, or of the latency of READs and
-// atomics, where one request is under way at a time.
+// requests is the client's side of a bandwidth test, with -b either side, or of the
+// latency of READs and atomics, where one request is under way at a time.
 type requests struct {
 	*perfRun
 	size  int
@@ -27,6 +25,7 @@ type requests struct {
 	postedAt   []int64 // ns since begin, of each message; nil without a peak
 	doneAt     []progress
 	lat        *latencies // of a latency test
+	receives   *receives  // of SEND with -b
 }
 
 // progress says that so many messages had completed at a time.
@@ -44,6 +43,7 @@ type flow struct {
 	depth        int           // messages under way
 	posted, done uint64
 	tail         uint64 // posted since the last signaled one
+	inline       bool
 }
 
 func newRequests(r *perfRun, size int) *requests {
@@ -53,14 +53,14 @@ func newRequests(r *perfRun, size int) *requests {
 		b.total = uint64(o.iters) * uint64(o.qps)
 	}
 	if o.test.latency {
-		b.lat = newLatencies(1)
-	} else if 0 < b.total && b.total <= perfPeakUpTo {
+		b.lat = newLatencies(o, 1)
+	} else if 0 < b.total && b.total <= perfPeakUpTo && !o.noPeak {
 		b.postedAt = make([]int64, 0, b.total)
 		b.doneAt = make([]progress, 0, b.total)
 	}
 	slots := o.slots(size)
 	for k, q := range r.ep.qps {
-		f := &flow{k: k, qp: q, wrs: make([]roce.SendWR, o.postList), depth: o.txDepth}
+		f := &flow{k: k, qp: q, wrs: make([]roce.SendWR, o.postList), depth: o.txDepth, inline: o.inlines(size)}
 		if o.verifiesEach() {
 			f.depth = min(f.depth, slots)
 		}
@@ -91,12 +91,17 @@ func (b *requests) run(ctx context.Context) (res perfResult, err error) {
 				return res, err
 			}
 		}
-		n, err := completions(ctx, b.ep.cq, wcs[:], false)
+		n, err := completions(ctx, b.ep.cq, wcs[:], b.o.events)
 		if err != nil {
 			return res, err
 		}
 		for i := range wcs[:n] {
 			if err := b.complete(&wcs[i]); err != nil {
+				return res, err
+			}
+		}
+		if b.receives != nil {
+			if err := b.receives.post(); err != nil {
 				return res, err
 			}
 		}
@@ -110,10 +115,13 @@ func (b *requests) run(ctx context.Context) (res perfResult, err error) {
 }
 
 // finished reports whether everything is posted and has completed. With -D that is
-// when the time has ended.
+// when the time has ended; with -b as well the peer takes no more SENDs then.
 func (b *requests) finished(ended bool) bool {
-	if b.o.duration > 0 {
-		return ended && b.posted == b.done
+	switch {
+	case b.o.duration > 0:
+		return ended && (b.posted == b.done || b.receives != nil)
+	case b.receives != nil && b.receives.got < b.receives.total:
+		return false
 	}
 	return b.done == b.total
 }
@@ -150,6 +158,9 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 	f.posted++
 	f.tail++
 	*wr = roce.SendWR{Opcode: b.o.opcode(), SGE: f.sges[slot : slot+1 : slot+1]}
+	if f.inline {
+		wr.SGE, wr.Flags, wr.Data = nil, roce.Inline, b.ep.at(b.ep.local(f.k)+slot*b.o.stride(b.size), b.size)
+	}
 	if b.o.test.atomic() && !b.o.cmpSwap {
 		wr.CompareAdd = 1 // CmpSwap compares with 0 and stores 0, as there
 	}
@@ -160,7 +171,7 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 	b.ep.direct(wr, f.k)
 	full := f.tail >= uint64(b.cqMod) || int(f.posted-f.done) >= f.depth && last
 	if full || b.o.duration == 0 && f.posted == uint64(b.o.iters) {
-		wr.Flags = roce.Signaled
+		wr.Flags |= roce.Signaled
 		wr.ID = uint64(f.k)<<32 | f.tail // this completion is for so many
 		f.tail = 0
 	}
@@ -180,6 +191,9 @@ func (b *requests) prepare(f *flow, wr *roce.SendWR, last bool) {
 
 // complete acts on a completion.
 func (b *requests) complete(wc *roce.WC) error {
+	if wc.ID&recvBit != 0 {
+		return b.receives.complete(wc)
+	}
 	if wc.Status != roce.WCSuccess {
 		return &completionError{sendID, wc.Status}
 	}
@@ -215,165 +229,4 @@ func (b *requests) peak() float64 {
 		}
 	}
 	return best * 1e9
-}
-
-// receives is the server's side of a SEND bandwidth test.
-type receives struct {
-	*perfRun
-	size   int
-	queues []*recvQueue
-	total  uint64
-	got    uint64
-	first  time.Time // of completions
-	last   time.Time
-}
-
-// recvQueue is one queue pair's receives: exactly as many as messages will come.
-type recvQueue struct {
-	qp     *roce.QP
-	wrs    []roce.RecvWR // a ring of those that are posted
-	next   int
-	left   uint64 // still to post
-	missed int    // to post again
-	got    uint64
-}
-
-func newReceives(r *perfRun, size int) (*receives, error) {
-	o := r.o
-	b := &receives{perfRun: r, size: size, total: uint64(o.iters) * uint64(o.qps)}
-	for k := range r.ep.qps {
-		q, err := r.newRecvQueue(k, size, o.rxDepth)
-		if err != nil {
-			return nil, err
-		}
-		b.queues = append(b.queues, q)
-	}
-	return b, nil
-}
-
-// newRecvQueue posts the receives of queue pair k, as many as fit.
-func (r *perfRun) newRecvQueue(k, size, depth int) (*recvQueue, error) {
-	o := r.o
-	slots := 1
-	if o.verifiesEach() {
-		depth = min(depth, o.slots(size))
-		slots = depth
-	}
-	q := &recvQueue{qp: r.ep.qps[k], left: uint64(o.iters), wrs: make([]roce.RecvWR, depth)}
-	if o.duration > 0 {
-		q.left = 1 << 62
-	}
-	sges := make([]roce.SGE, slots)
-	for s := range sges {
-		sges[s] = r.ep.mr.SGE(r.ep.remote(k)+s*o.stride(size), o.header()+size)
-	}
-	for i := range q.wrs {
-		q.wrs[i] = roce.RecvWR{ID: recvBit | uint64(k), SGE: sges[i%slots : i%slots+1]}
-	}
-	q.missed = depth
-	return q, q.post()
-}
-
-// slot returns where message i is, with --verify.
-func (q *recvQueue) slot(i uint64) int { return int(i % uint64(len(q.wrs))) }
-
-// recvBit tells the completions of receives from those of sends.
-const recvBit = 1 << 63
-
-// post posts again what has completed, in the order of the slots.
-func (q *recvQueue) post() error {
-	q.missed = int(min(uint64(q.missed), q.left))
-	for q.missed > 0 {
-		n := min(q.missed, len(q.wrs)-q.next)
-		if err := q.qp.PostRecv(q.wrs[q.next : q.next+n]...); err != nil {
-			return err
-		}
-		q.next = (q.next + n) % len(q.wrs)
-		q.left -= uint64(n)
-		q.missed -= n
-	}
-	return nil
-}
-
-// run receives all messages; with -D, until the client has finished.
-func (b *receives) run(ctx context.Context) (res perfResult, err error) {
-	if b.o.duration > 0 {
-		var stop func()
-		ctx, stop = b.untilSpokenTo(ctx)
-		defer stop()
-	}
-	var wcs [pollBatch]roce.WC
-	for b.o.duration > 0 || b.got < b.total {
-		n, err := completions(ctx, b.ep.cq, wcs[:], false)
-		if errors.Is(err, errSpokenTo) {
-			// All that the client knows to have arrived is in the queue.
-			if n, err = b.ep.cq.Poll(wcs[:]); n == 0 && err == nil {
-				break
-			}
-		}
-		if err != nil {
-			return res, err
-		}
-		for i := range wcs[:n] {
-			if err := b.complete(&wcs[i]); err != nil {
-				return res, err
-			}
-		}
-		for _, q := range b.queues {
-			if err := q.post(); err != nil {
-				return res, err
-			}
-		}
-	}
-	return newThroughput(b.size, b.got, b.last.Sub(b.first), 0), nil
-}
-
-// complete acts on the completion of a receive.
-func (b *receives) complete(wc *roce.WC) error {
-	k := int(wc.ID &^ recvBit)
-	if wc.Status != roce.WCSuccess {
-		return &completionError{recvID, wc.Status}
-	}
-	if got := int(wc.ByteLen) - b.o.header(); got != b.size {
-		return wrongLength(got, b.size)
-	}
-	q := b.queues[k]
-	if b.o.verifiesEach() {
-		if err := b.check.received(b.perfRun, k, q.slot(q.got), b.size, q.got, 0); err != nil {
-			return err
-		}
-	}
-	b.last = time.Now()
-	if b.got == 0 {
-		b.first = b.last
-	}
-	q.got++
-	q.missed++
-	b.got++
-	return nil
-}
-
-func wrongLength(got, want int) error {
-	return fmt.Errorf("a message of %d bytes came instead of %d: use the same -s or -a on both sides", got, want)
-}
-
-// errSpokenTo ends the wait for messages of a client that has finished.
-var errSpokenTo = errors.New("the client has finished")
-
-// untilSpokenTo returns a context that ends when the peer says something in the exchange.
-func (r *perfRun) untilSpokenTo(ctx context.Context) (_ context.Context, stop func()) {
-	inner, cancel := context.WithCancelCause(ctx)
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		if err := r.talk.Await(inner); err != nil {
-			cancel(err)
-		} else {
-			cancel(errSpokenTo)
-		}
-	}()
-	return inner, func() {
-		cancel(context.Canceled)
-		<-finished
-	}
 }

@@ -48,6 +48,9 @@ func (r *perfRun) listenByCM(context.Context) (next nextClient, stop func(), err
 		return nil, nil, err
 	}
 	r.app.progressf("waiting for a client on port %d of rdma_cm", r.o.port)
+	if r.listening != nil {
+		r.listening <- r.o.port
+	}
 	return r.nextByCM, func() {}, nil
 }
 

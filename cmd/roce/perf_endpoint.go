@@ -36,7 +36,7 @@ type perfEndpoint struct {
 // openPerf opens the device of a local address.
 func (a *app) openPerf(addr netip.Addr, o *perfOptions) (_ *perfEndpoint, err error) {
 	e := &perfEndpoint{o: o}
-	if e.dev, err = a.open(roce.Config{Addr: addr, Wrap: o.faults(), RecvBuffer: o.buffers, SendBuffer: o.buffers}); err != nil {
+	if e.dev, err = a.open(roce.Config{Addr: addr, Wrap: o.faults(), RecvBuffer: o.buffers, SendBuffer: o.buffers, Spin: o.spin()}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -81,7 +81,7 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 	if e.cq, err = e.dev.CreateCQ(o.qps * perQP); err != nil {
 		return perfTooDeep(err)
 	}
-	if o.test.opcode == roce.WRRead && !o.client() {
+	if o.test.opcode == roce.WRRead && (!o.client() || o.both) {
 		e.fillForReads()
 	}
 	if o.rdmaCM {
@@ -108,7 +108,7 @@ func (e *perfEndpoint) makeQPs() error {
 func (e *perfEndpoint) qpConfig() roce.QPConfig {
 	o := e.o
 	return roce.QPConfig{
-		Type: o.service, SendCQ: e.cq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1,
+		Type: o.service, SendCQ: e.cq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: o.inline,
 	}
 }
 

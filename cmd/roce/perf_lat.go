@@ -57,11 +57,14 @@ func newSendPingPong(r *perfRun, size int) (*sendPingPong, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &sendPingPong{pingPong: pingPong{perfRun: r, size: size, lat: newLatencies(2)}, q: q}
+	b := &sendPingPong{pingPong: pingPong{perfRun: r, size: size, lat: newLatencies(r.o, 2)}, q: q}
 	for s := range r.o.slots(size) {
 		b.sges = append(b.sges, r.ep.mr.SGE(r.ep.local(0)+s*r.o.stride(size), size))
 	}
 	b.send = roce.SendWR{ID: sendID, Opcode: roce.WRSend, Flags: roce.Signaled}
+	if r.o.inlines(size) {
+		b.send.Flags |= roce.Inline
+	}
 	r.ep.direct(&b.send, 0)
 	return b, nil
 }
@@ -84,7 +87,7 @@ func (b *sendPingPong) run(ctx context.Context) (res perfResult, err error) {
 		if ctx.Err() != nil && b.o.duration == 0 {
 			return res, context.Cause(ctx)
 		}
-		n, err := completions(ctx, b.ep.cq, wcs[:], false)
+		n, err := completions(ctx, b.ep.cq, wcs[:], b.o.events)
 		if err != nil && context.Cause(ctx) == errTimeIsUp {
 			break
 		}
@@ -145,7 +148,9 @@ func (b *sendPingPong) turn() error {
 		}
 		b.check.fill(b.perfRun, 0, slot, b.size, b.sent, b.side())
 	}
-	b.send.SGE = b.sges[slot : slot+1]
+	if b.send.SGE = b.sges[slot : slot+1]; b.o.inlines(b.size) {
+		b.send.SGE, b.send.Data = nil, b.ep.at(b.ep.local(0)+slot*b.o.stride(b.size), b.size)
+	}
 	b.posted()
 	return b.qp().PostSend(b.send)
 }
@@ -162,11 +167,15 @@ type writePingPong struct {
 }
 
 func newWritePingPong(r *perfRun, size int) *writePingPong {
-	b := &writePingPong{pingPong: pingPong{perfRun: r, size: size, lat: newLatencies(2)}, src: r.ep.local(0), dst: r.ep.remote(0)}
+	b := &writePingPong{pingPong: pingPong{perfRun: r, size: size, lat: newLatencies(r.o, 2)}, src: r.ep.local(0), dst: r.ep.remote(0)}
 	peer := &r.ep.peers[0]
 	b.write = roce.SendWR{
 		ID: sendID, Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{r.ep.mr.SGE(b.src, size)},
 		RemoteAddr: peer.VAddr, RKey: peer.RKey,
+	}
+	if r.o.inlines(size) {
+		b.write.SGE, b.write.Data = nil, r.ep.at(b.src, size)
+		b.write.Flags |= roce.Inline
 	}
 	return b
 }

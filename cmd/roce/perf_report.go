@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,15 @@ import (
 const (
 	mib  = 1 << 20
 	gbit = 1e9 / 8 // bytes
+)
+
+// latencyDump says whether all times of a latency test are wanted.
+type latencyDump int
+
+const (
+	dumpNothing latencyDump = iota
+	dumpSorted
+	dumpUnsorted
 )
 
 // perfResult is the measurement of one size.
@@ -61,19 +71,37 @@ func (t *throughput) row(o *perfOptions) string {
 // latency is the result of a latency test: half a round trip for SEND and WRITE, a
 // whole one for READ and atomics.
 type latency struct {
-	Size    int     `json:"size"`  // bytes
-	Iters   uint64  `json:"iters"` // messages
-	Seconds float64 `json:"seconds"`
-	Min     float64 `json:"min_usec"`
-	Max     float64 `json:"max_usec"`
-	Typical float64 `json:"typical_usec"` // the median
-	Average float64 `json:"avg_usec"`
-	Stdev   float64 `json:"stdev_usec"`
-	P99     float64 `json:"p99_usec"`
-	P999    float64 `json:"p999_usec"`
+	Size    int       `json:"size"`  // bytes
+	Iters   uint64    `json:"iters"` // messages
+	Seconds float64   `json:"seconds"`
+	Min     float64   `json:"min_usec"`
+	Max     float64   `json:"max_usec"`
+	Typical float64   `json:"typical_usec"` // the median
+	Average float64   `json:"avg_usec"`
+	Stdev   float64   `json:"stdev_usec"`
+	P50     float64   `json:"p50_usec"` // the same
+	P99     float64   `json:"p99_usec"`
+	P999    float64   `json:"p999_usec"`
+	All     []float64 `json:"all_usec,omitempty"` // with -H sorted, with -U as they came
 }
 
 func (l *latency) row(o *perfOptions) string {
+	return l.dump() + l.summary(o)
+}
+
+// dump is what -H and -U want: every time, before the summary.
+func (l *latency) dump() string {
+	var b strings.Builder
+	for i, usec := range l.All {
+		if i == 0 {
+			b.WriteString("#, usec\n")
+		}
+		fmt.Fprintf(&b, "%d, %g\n", i+1, usec)
+	}
+	return b.String()
+}
+
+func (l *latency) summary(o *perfOptions) string {
 	if o.duration > 0 {
 		return fmt.Sprintf(" %-7d       %d            %-7.2f        %-7.2f", l.Size, l.Iters, l.Average, float64(l.Iters)/l.Seconds)
 	}
@@ -89,11 +117,17 @@ type latencies struct {
 	sent uint64
 	sum  int64 // ns
 	trip float64
+	all  []int64 // ns, for -H and -U
+	dump latencyDump
 }
 
 // newLatencies returns a collection of times up to a minute, 0.1 % exact.
-func newLatencies(perTrip int) *latencies {
-	return &latencies{hist: hdrhistogram.New(1, int64(time.Minute), 3), trip: float64(perTrip)}
+func newLatencies(o *perfOptions, perTrip int) *latencies {
+	l := &latencies{hist: hdrhistogram.New(1, int64(time.Minute), 3), trip: float64(perTrip), dump: o.dump}
+	if l.dump != dumpNothing {
+		l.all = make([]int64, 0, o.iters)
+	}
+	return l
 }
 
 // posted notes that a message leaves at a time in ns. It allocates nothing.
@@ -102,6 +136,9 @@ func (l *latencies) posted(now int64) {
 		ns := min(now-l.last, int64(time.Minute))
 		l.hist.RecordValue(ns)
 		l.sum += ns
+		if l.dump != dumpNothing {
+			l.all = append(l.all, ns)
+		}
 	}
 	l.sent++
 	l.last = now
@@ -118,6 +155,13 @@ func (l *latencies) result(size int, took time.Duration) *latency {
 	if n := l.hist.TotalCount(); n > 0 {
 		r.Average = usec(float64(l.sum) / float64(n))
 	}
+	r.P50 = r.Typical
+	if l.dump == dumpSorted {
+		slices.Sort(l.all)
+	}
+	for _, ns := range l.all {
+		r.All = append(r.All, usec(float64(ns)))
+	}
 	return r
 }
 
@@ -127,12 +171,8 @@ func (r *perfRun) add(res perfResult) {
 	r.show("%s\n", res.row(r.o))
 }
 
-// report is what the peer is told of the last result.
-func (r *perfRun) report() perftest.Report {
-	if len(r.results) == 0 {
-		return perftest.Report{}
-	}
-	t := r.results[len(r.results)-1].(*throughput)
+// report is what the peer is told of a result.
+func (r *perfRun) report(t *throughput) perftest.Report {
 	p := perftest.Report{Size: uint64(t.Size), Iters: t.Iters, Peak: t.PeakMiB, Average: t.MiB, Rate: t.MsgPerUsec}
 	if r.o.gbits {
 		p.Peak, p.Average = t.PeakGbit, t.Gbit
@@ -140,9 +180,9 @@ func (r *perfRun) report() perftest.Report {
 	return p
 }
 
-// addReport takes the client's result: rates are in the unit of the flag, which is
-// taken to be the same on both sides.
-func (r *perfRun) addReport(p perftest.Report) {
+// reported is what the peer tells of a result: rates are in the unit of the flag,
+// which is taken to be the same on both sides.
+func (r *perfRun) reported(p perftest.Report) *throughput {
 	unit := float64(mib)
 	if r.o.gbits {
 		unit = gbit
@@ -158,7 +198,13 @@ func (r *perfRun) addReport(p perftest.Report) {
 		t.Seconds = float64(t.Iters) / (t.MsgPerUsec * 1e6)
 	}
 	t.setRates(finite(p.Average)*unit, finite(p.Peak)*unit)
-	r.add(t)
+	return t
+}
+
+// add adds the other direction of -b. Iterations remain our own, as in perftest.
+func (t *throughput) add(o *throughput) {
+	t.setRates((t.MiB+o.MiB)*mib, (t.PeakMiB+o.PeakMiB)*mib)
+	t.MsgPerUsec += o.MsgPerUsec
 }
 
 // show prints text, unless the result is wanted as JSON.
@@ -179,9 +225,10 @@ func (r *perfRun) head() {
 	r.show(" Connection type : %v\n", o.service)
 	switch {
 	case t.latency:
-	case o.client():
+	case o.requests():
 		r.show(" TX depth        : %d\n Post List       : %d\n CQ Moderation   : %d\n", o.txDepth, o.postList, o.cqMod(o.size))
-	case t.sends():
+	}
+	if t.sends() && !t.latency && (!o.client() || o.both) {
 		r.show(" RX depth        : %d\n", o.rxDepth)
 	}
 	r.show(" Mtu             : %d[B]\n Link type       : Ethernet\n GID index       : %d\n", r.mtu.Bytes(), o.gidIndex)

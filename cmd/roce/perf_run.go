@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"time"
 
@@ -27,6 +28,8 @@ type perfRun struct {
 	mtu     ib.MTU
 	results []perfResult
 	check   perfCheck
+
+	listening chan<- uint16
 }
 
 // perfConn is what both sides exchange records over.
@@ -35,9 +38,10 @@ type perfConn interface {
 	io.Closer
 }
 
-// perf runs one test as client or server.
-func (a *app) perf(ctx context.Context, o *perfOptions) error {
-	r := &perfRun{app: a, o: o}
+// perf runs one test as client or server. A server tells listening, if that is not
+// nil, the port on which it waits for its client.
+func (a *app) perf(ctx context.Context, o *perfOptions, listening chan<- uint16) error {
+	r := &perfRun{app: a, o: o, listening: listening}
 	defer r.close()
 	if o.addr.IsValid() {
 		if err := r.sit(o.addr); err != nil {
@@ -70,6 +74,27 @@ func (a *app) perf(ctx context.Context, o *perfOptions) error {
 		return err
 	}
 	linger(ctx, r.ep.dev)
+	return r.limits()
+}
+
+// limits reports what -w and -y forbid.
+func (r *perfRun) limits() error {
+	for _, res := range r.results {
+		t, ok := res.(*throughput)
+		if !ok {
+			continue
+		}
+		average, unit := t.MiB, "MiB/s"
+		if r.o.gbits {
+			average, unit = t.Gbit, "Gbit/s"
+		}
+		switch {
+		case average < r.o.leastBW:
+			return fmt.Errorf("%.2f %s with messages of %d bytes: -w wants %v", average, unit, t.Size, r.o.leastBW)
+		case t.MsgPerUsec < r.o.leastMsg:
+			return fmt.Errorf("%.6f million messages per second of %d bytes: -y wants %v", t.MsgPerUsec, t.Size, r.o.leastMsg)
+		}
+	}
 	return nil
 }
 
@@ -129,6 +154,9 @@ func (r *perfRun) listenByTCP(ctx context.Context) (next nextClient, stop func()
 		return nil, nil, err
 	}
 	r.app.progressf("waiting for a client on TCP port %d", r.o.port)
+	if r.listening != nil {
+		r.listening <- uint16(l.Addr().(*net.TCPAddr).Port)
+	}
 	next = func(ctx context.Context) (perfConn, netip.Addr, error) {
 		conn, err := accept(ctx, l)
 		if err != nil {
@@ -188,8 +216,8 @@ func (r *perfRun) measure(ctx context.Context) error {
 			return nil // a server that only waits
 		}
 		r.check.beforeSize(r, size)
-		if r.o.test.sends() {
-			if err := r.meetBeforeSends(ctx); err != nil {
+		if r.o.test.sends() || r.o.both {
+			if err := r.meetPeer(ctx); err != nil { // its receives are posted
 				return err
 			}
 		}
@@ -200,10 +228,15 @@ func (r *perfRun) measure(ctx context.Context) error {
 		if err := r.check.afterSize(ctx, r, b, size); err != nil {
 			return err
 		}
+		if r.o.both {
+			if err := r.addPeers(ctx, res.(*throughput)); err != nil {
+				return err
+			}
+		}
 		r.app.status("")
 		r.add(res)
 		if r.o.test.sends() && !r.o.test.latency && r.o.all {
-			if err := r.meetBeforeSends(ctx); err != nil {
+			if err := r.meetPeer(ctx); err != nil {
 				return err
 			}
 		}
@@ -211,9 +244,28 @@ func (r *perfRun) measure(ctx context.Context) error {
 	return nil
 }
 
-// meetBeforeSends waits until the receives of both sides are posted.
-func (r *perfRun) meetBeforeSends(ctx context.Context) error {
+// meetPeer waits until the peer is where we are.
+func (r *perfRun) meetPeer(ctx context.Context) error {
 	_, err := r.talk.Swap(ctx, 0, r.ep.mine[0])
+	return err
+}
+
+// addPeers adds what the peer has measured with -b, as perftest does: it keeps the
+// results of SEND with -D to itself.
+func (r *perfRun) addPeers(ctx context.Context, t *throughput) error {
+	sends := r.o.test.sends()
+	if sends && r.o.duration > 0 {
+		return nil
+	}
+	if !sends && r.o.all {
+		if err := r.meetPeer(ctx); err != nil {
+			return err
+		}
+	}
+	theirs, err := r.talk.SwapReport(ctx, r.o.timeout, r.report(t))
+	if err == nil {
+		t.add(r.reported(theirs))
+	}
 	return err
 }
 
@@ -224,16 +276,20 @@ func (r *perfRun) finish(ctx context.Context) error {
 	switch {
 	case t.hangsUp:
 		return nil
-	case !t.sends() && !t.latency:
-		if _, err := r.talk.Swap(ctx, 0, r.ep.mine[0]); err != nil {
+	case !t.sends() && !t.latency && !r.o.both:
+		if err := r.meetPeer(ctx); err != nil {
 			return err
 		}
-		theirs, err := r.talk.SwapReport(ctx, r.o.timeout, r.report())
+		var mine perftest.Report
+		if n := len(r.results); n > 0 {
+			mine = r.report(r.results[n-1].(*throughput))
+		}
+		theirs, err := r.talk.SwapReport(ctx, r.o.timeout, mine)
 		if err != nil {
 			return err
 		}
 		if !r.o.client() {
-			r.addReport(theirs)
+			r.add(r.reported(theirs))
 		}
 	}
 	return r.talk.Close(ctx, 0, r.ep.mine[0])
@@ -246,14 +302,18 @@ type bench interface {
 
 // newBench returns our part in the measurement of a size: nil for a server that the
 // client needs nothing from. Receives are posted then.
-func (r *perfRun) newBench(size int) (bench, error) {
+func (r *perfRun) newBench(size int) (_ bench, err error) {
 	t := r.o.test
 	switch {
 	case t.pingPongs() && t.sends():
 		return newSendPingPong(r, size)
 	case t.pingPongs():
 		return newWritePingPong(r, size), nil
-	case r.o.client():
+	case t.sends() && r.o.both:
+		b := newRequests(r, size)
+		b.receives, err = newReceives(r, size)
+		return b, err
+	case r.o.requests():
 		return newRequests(r, size), nil
 	case t.sends():
 		return newReceives(r, size)

@@ -96,6 +96,18 @@ func TestPerf(t *testing.T) {
 		{"read_lat", "-R -n 50 -s 3 --verify", "3", "50", [2]int{0, 50}},
 		{"atomic_bw", "-R -n 60 -q 3 --verify", "8", "180", [2]int{0, 180}},
 		{"atomic_lat", "-R -n 50 --verify", "8", "50", [2]int{0, 50}},
+		{"send_bw", "-b -n 203 -s 3000 -q 3 -l 8 --verify -r 5", "3000", "609", [2]int{609, 609}},
+		{"send_bw", "-b -n 50 -c UD -e", "4096", "50", [2]int{}},
+		{"send_bw", "-b -n 50 -s 4097 --verify=last", "4097", "50", [2]int{1, 1}},
+		{"write_bw", "-b -n 77 -s 8 -q 2 -l 16 -t 40 --verify", "8", "154", [2]int{154, 154}},
+		{"read_bw", "-b -n 300 -s 5001 -q 2 --verify -m 512", "5001", "600", [2]int{600, 600}},
+		{"atomic_bw", "-b -n 300 -q 3 --verify", "8", "900", [2]int{900, 900}},
+		{"atomic_bw", "-b -R -n 60 -A CMP_AND_SWAP --verify=last", "8", "60", [2]int{1, 1}},
+		{"send_bw", "-n 300 -s 64 -I 64 -Q 7 -N --verify", "64", "300", [2]int{300, 0}},
+		{"write_bw", "-n 300 -s 64 -I 100 -Q 300 -e --verify", "64", "300", [2]int{0, 128}},
+		{"send_lat", "-n 200 -s 30 -I 30 -e --verify", "30", "200", [2]int{200, 200}},
+		{"write_lat", "-n 200 -s 30 -I 30 --verify", "30", "200", [2]int{200, 200}},
+		{"read_lat", "-n 200 -e --verify", "2", "200", [2]int{0, 200}},
 		{"send_bw", "-n 50 -s 5000 -q 2 --verify=last", "5000", "100", [2]int{2, 0}},
 		{"send_bw", "-c UD -n 50 --verify=last", "4096", "50", [2]int{1, 0}},
 		{"send_lat", "-n 50 -s 3 --verify=last", "3", "50", [2]int{1, 1}},
@@ -281,6 +293,7 @@ func TestPerfJSON(t *testing.T) {
 			results[].typical_usec number
 			results[].avg_usec number
 			results[].stdev_usec number
+			results[].p50_usec number
 			results[].p99_usec number
 			results[].p999_usec number`,
 	} {

@@ -51,18 +51,18 @@ func (c *perfCheck) agree(o *perfOptions, peer perftest.Peer) error {
 		return fmt.Errorf("only one side has --verify, or the two differ in it: give the same on both")
 	case !o.verifies():
 		return nil
-	case !peer.Ours && !(t.fetches() && o.client()):
+	case !peer.Ours && (!(t.fetches() && o.client()) || o.both):
 		return fmt.Errorf("--verify needs roce perf %s on the other side: the data of perftest cannot be known", t.name)
-	case t.pingPongs(), t.sends() && !o.client():
+	case t.pingPongs(), t.sends() && (!o.client() || o.both):
 		c.What = "each message received"
-	case t.atomic() && o.client():
+	case t.atomic() && o.requests():
 		c.What = "each result"
-	case t.fetches() && o.client() && peer.Ours:
+	case t.fetches() && o.requests() && peer.Ours:
 		c.What = "each message read"
 	case t.fetches() && o.client():
 		c.What = "each message read, against a READ of each packet before the test"
 		c.reference = make([][]byte, o.qps)
-	case o.client() && !t.sends():
+	case o.requests() && !t.sends():
 		c.What = "the memory written, read back after the test: the last message of each place"
 	default:
 		c.What = otherSideVerifies
@@ -102,7 +102,7 @@ func (c *perfCheck) beforeRequest(b *requests, f *flow, slot int, wr *roce.SendW
 	case b.o.test.fetches():
 		c.spoil(b.perfRun, f.k, slot, b.size)
 	default:
-		c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, 0)
+		c.fill(b.perfRun, f.k, slot, b.size, f.posted-1, b.side())
 	}
 }
 
@@ -209,7 +209,7 @@ func wrongData(k int, i uint64, at int, got, want byte) error {
 
 // begin reads what a server of perftest has in its memory.
 func (c *perfCheck) begin(ctx context.Context, r *perfRun) error {
-	if !r.o.verifies() || !r.o.client() {
+	if !r.o.verifies() || !r.o.requests() {
 		return nil
 	}
 	if r.o.test.fetches() {
@@ -255,7 +255,7 @@ func (c *perfCheck) readBack(ctx context.Context, b *requests) error {
 			if err := b.read(ctx, f.k, off, off, b.size); err != nil {
 				return err
 			}
-			if err := c.data(b.ep.at(b.ep.local(f.k)+off, b.size), dataKey(f.k, b.size, i, 0), f.k, i); err != nil {
+			if err := c.data(b.ep.at(b.ep.local(f.k)+off, b.size), dataKey(f.k, b.size, i, b.side()), f.k, i); err != nil {
 				return err
 			}
 		}

@@ -19,7 +19,7 @@ func (c *perfCheck) beforeSize(r *perfRun, size int) {
 		switch {
 		case t.fetches():
 			c.spoil(r, k, 0, size)
-		case r.o.client() || t.pingPongs():
+		case r.o.requests() || t.pingPongs():
 			c.fill(r, k, 0, size, 0, r.side())
 		}
 	}
@@ -43,7 +43,7 @@ func (c *perfCheck) last(ctx context.Context, r *perfRun, b bench, k, size int) 
 	switch {
 	case t.pingPongs() && !t.sends():
 		return c.written(b.(*writePingPong), 0)
-	case t.pingPongs(), t.sends() && !r.o.client():
+	case t.pingPongs(), t.sends() && (!r.o.client() || r.o.both):
 		return c.received(r, k, 0, size, 0, 1-r.side())
 	case t.sends():
 		return nil
@@ -56,7 +56,7 @@ func (c *perfCheck) last(ctx context.Context, r *perfRun, b bench, k, size int) 
 	if err := r.read(ctx, k, 0, 0, size); err != nil {
 		return err
 	}
-	return c.data(r.ep.at(r.ep.local(k), size), dataKey(k, size, 0, 0), k, 0)
+	return c.data(r.ep.at(r.ep.local(k), size), dataKey(k, size, 0, r.side()), k, 0)
 }
 
 // lastWord checks the server's word of queue pair k after n atomics.

@@ -30,7 +30,7 @@ type app struct {
 	open func(roce.Config) (*roce.Device, error)
 	// listen opens the TCP port of a pingpong server.
 	listen func(ctx context.Context, port uint16) (net.Listener, error)
-	// demoAddrs are the addresses of the demo's endpoints.
+	// demoAddrs are the addresses of the demo's endpoints, and of those of perf --local.
 	demoAddrs [2]netip.Addr
 }
 

@@ -29,16 +29,16 @@ type network struct {
 	server, client end
 }
 
-// A lab has two namespaces, joined by a veth pair. Loopback is that of the first one.
-type lab struct {
+// A testLab has two namespaces, joined by a veth pair. Loopback is that of the first one.
+type testLab struct {
 	roce           string // the program
 	veth, loopback network
 }
 
 // newLab makes the namespaces. Call close even when it fails.
-func newLab(ctx context.Context, roce string) (*lab, error) {
+func newLab(ctx context.Context, roce string) (*testLab, error) {
 	a, b := fmt.Sprintf("bench-a-%d", os.Getpid()), fmt.Sprintf("bench-b-%d", os.Getpid())
-	l := &lab{
+	l := &testLab{
 		roce:     roce,
 		veth:     network{"veth", end{b, "10.97.0.2"}, end{a, "10.97.0.1"}},
 		loopback: network{"loopback", end{a, "127.0.0.1"}, end{a, "127.0.0.2"}},
@@ -58,7 +58,7 @@ func newLab(ctx context.Context, roce string) (*lab, error) {
 	return l, nil
 }
 
-func (l *lab) close() {
+func (l *testLab) close() {
 	for _, ns := range []string{l.veth.client.netns, l.veth.server.netns} {
 		exec.Command("ip", "netns", "del", ns).Run() // it may not be there
 	}

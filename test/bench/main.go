@@ -6,13 +6,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -36,44 +39,75 @@ func main() {
 func run(ctx context.Context) error {
 	var (
 		roce   = flag.String("roce", "build/roce", "the program")
-		rounds = flag.Int("rounds", 3, "how often each subject is measured")
-		asJSON = flag.String("json", "", "write all samples to this file")
-		only   = flag.String("only", "", "measure these subjects only: names separated by commas")
+		which  = flag.String("part", "targets,veth,loopback,latency", "what to measure; there is rxe, too")
+		rounds = flag.Int("rounds", 0, "how often each subject is measured (default: what the part says)")
+		dir    = flag.String("json", "", "write all samples into this folder, a file for each part")
+		docs   = flag.String("docs", "", "write the tables into this document, and the charts beside it (default: print them)")
+		suite  = flag.String("suite", "trixie", "for the part rxe: the Debian whose kernel the guests have")
+		agent  = flag.String("agent", "build/agent", "for the part rxe: what answers in the guests, test/interop/agent built without cgo")
+		only   = flag.String("only", "", "measure these subjects only, and print: names separated by commas")
 	)
 	flag.Parse()
-	before := load()
 	l, err := newLab(ctx, *roce)
 	defer l.close()
 	if err != nil {
 		return err
 	}
-	groups, err := pick(targetGroups(l), *only)
-	if err != nil {
-		return err
-	}
-	for i := range groups {
-		if err := measure(ctx, l, &groups[i], *rounds); err != nil {
+	for _, p := range append(allParts(l), rxePart(*suite, *agent, *roce)) {
+		if !slices.Contains(strings.Split(*which, ","), p.name) {
+			continue
+		}
+		if p.groups, err = pick(p.groups, *only); err != nil {
+			return err
+		}
+		if *only != "" {
+			p.print, p.chart = printTargetPart, nil
+		}
+		if *rounds > 0 {
+			p.rounds = *rounds
+		}
+		if err := p.run(ctx, l, *docs, *dir); err != nil {
 			return err
 		}
 	}
-	by := map[string]*subject{}
-	fmt.Printf("%s\n\n", conditions(before))
-	for i := range groups {
-		for _, s := range groups[i].subjects {
-			by[s.ID] = s
+	return nil
+}
+
+// run measures the part and writes what it has found.
+func (p *part) run(ctx context.Context, l *testLab, docs, dir string) error {
+	where := conditions()
+	if p.close != nil {
+		defer p.close()
+	}
+	for i := range p.groups {
+		if err := measure(ctx, l, &p.groups[i], p.rounds); err != nil {
+			return err
 		}
-		printSubjects(os.Stdout, &groups[i])
-		fmt.Println()
 	}
-	printTargets(os.Stdout, by)
-	if *asJSON == "" {
-		return nil
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "%s, medians of %d.\n\n", where, p.rounds)
+	p.print(&text, p)
+	if dir != "" {
+		samples, err := json.MarshalIndent(map[string]any{"when": where, "groups": p.groups}, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "bench-"+p.name+".json"), append(samples, '\n'), 0o644); err != nil {
+			return err
+		}
 	}
-	text, err := json.MarshalIndent(by, "", "  ")
-	if err != nil {
+	if docs == "" {
+		_, err := os.Stdout.Write(text.Bytes())
 		return err
 	}
-	return os.WriteFile(*asJSON, append(text, '\n'), 0o644)
+	if p.chart != nil {
+		drawing := "performance-" + p.name + ".svg"
+		if err := os.WriteFile(filepath.Join(filepath.Dir(docs), drawing), p.chart(p).svg(), 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(&text, "\n![%s](%s)\n", p.chart(p).title, drawing)
+	}
+	return replaceBetween(docs, p.name, text.Bytes())
 }
 
 // pick leaves the subjects that are wanted; an empty list wants all.
@@ -104,7 +138,7 @@ func pick(groups []group, only string) (picked []group, err error) {
 }
 
 // measure takes a sample of each subject in turn, several times.
-func measure(ctx context.Context, l *lab, g *group, rounds int) error {
+func measure(ctx context.Context, l *testLab, g *group, rounds int) error {
 	for range rounds {
 		for _, s := range g.subjects {
 			one, err := s.player.play(ctx, l)
@@ -118,11 +152,11 @@ func measure(ctx context.Context, l *lab, g *group, rounds int) error {
 	return nil
 }
 
-// conditions says where and when.
-func conditions(load string) string {
+// conditions says when and where.
+func conditions() string {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-	return fmt.Sprintf("%s, Linux %s, %d processors (%s), %s, load %s before", time.Now().UTC().Format(time.DateOnly),
-		strings.TrimSpace(string(kernel)), runtime.NumCPU(), processor(), runtime.Version(), load)
+	return fmt.Sprintf("%s, Linux %s, %d processors (%s), %s, load %s", time.Now().UTC().Format(time.DateOnly),
+		strings.TrimSpace(string(kernel)), runtime.NumCPU(), processor(), runtime.Version(), load())
 }
 
 // load is the load average of the last minute.

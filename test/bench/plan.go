@@ -2,16 +2,23 @@
 
 package main
 
+import "encoding/json"
+
 // A group of subjects is measured in turns.
 type group struct {
 	title    string
 	subjects []*subject
 }
 
+// MarshalJSON writes the subjects by name.
+func (g group) MarshalJSON() ([]byte, error) {
+	return json.Marshal(map[string]any{"title": g.title, "subjects": g.subjects})
+}
+
 const mebi = 1 << 20
 
 // targetGroups are what the targets speak of.
-func targetGroups(l *lab) []group {
+func targetGroups(l *testLab) []group {
 	v := &l.veth
 	bw := func(id, what, test string, flags []string) *subject {
 		return &subject{ID: id, What: what, Unit: gbit, player: perf{v, test, append(flags, "-D", "1"), gbits}}
@@ -43,6 +50,8 @@ func targetGroups(l *lab) []group {
 			lat("atomic_lat", "FetchAdd", "atomic_lat"),
 			{ID: "spin", What: "UDP 8 bytes, polling, one way", Unit: usec, player: baseline{v, "udp-pingpong", []string{"spin"}, roleUsecs}},
 			{ID: "tcp_lat", What: "TCP 8 bytes, one way", Unit: usec, player: baseline{v, "tcp-pingpong", nil, roleUsecs}},
+			{ID: "beside_write", What: "WRITE 8 bytes, completed, beside WRITEs of 1 GiB, loopback", Unit: usec, player: baseline{&l.loopback, "beside", []string{"WRITE"}, roleUsecs}},
+			{ID: "beside_read", What: "the same beside READs of 1 GiB", Unit: usec, player: baseline{&l.loopback, "beside", []string{"READ"}, roleUsecs}},
 			{ID: "rate", What: "WRITE 8 bytes, lists of 64", Unit: mmsg, player: perf{v, "write_bw", size(8, "-l", "64", "-t", "1024", "-D", "1"), mmsgs}},
 		}},
 	}
@@ -79,6 +88,8 @@ var targets = []target{
 	{what: "SEND 8 bytes round trip to that of UDP", id: "send_lat", of: "spin", bound: 1.5},
 	{what: "WRITE 8 bytes, lists of 64, one QP", id: "rate", bound: 2, atLeast: true, unit: mmsg},
 	{what: "64 QPs to one", id: "write64", of: "write", bound: 0.95, atLeast: true},
+	{what: "8-byte WRITE beside WRITEs of 1 GiB, p99", id: "beside_write", figure: p99, bound: 200, unit: usec},
+	{what: "8-byte WRITE beside READs of 1 GiB, p99", id: "beside_read", figure: p99, bound: 200, unit: usec},
 	{what: "socket buffers of 212,992 bytes to large ones", id: "stock", of: "write", bound: 0.5, atLeast: true},
 	{what: "the same, packets sent again", id: "stock", figure: again, scale: 100, bound: 1, unit: "%"},
 }

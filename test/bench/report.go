@@ -49,7 +49,7 @@ func (s *subject) extent() (low, high float64) {
 
 // cost is the processor time of a message, or of a KiB of long ones.
 func (s *subject) cost() string {
-	if len(s.Samples) == 0 {
+	if len(s.Samples) == 0 || s.Samples[0].SendNs == 0 {
 		return ""
 	}
 	n, of := 1.0, "message"

@@ -43,13 +43,13 @@ func mmsgs(r *perfReport) (value, p99, p999 float64) { return r.Results[0].Rate,
 func usecs(r *perfReport) (value, p99, p999 float64) {
 	return r.Results[0].P50, r.Results[0].P99, r.Results[0].P999
 }
-func (p perf) argv(l *lab, e end, more ...string) []string {
+func (p perf) argv(l *testLab, e end, more ...string) []string {
 	argv := append([]string{l.roce, "perf", p.test, "--addr", e.addr, "--json", "--verify=last", "-u", "16"}, p.flags...)
 	return append(argv, more...)
 }
 
 // play runs the test and verifies that data have been verified.
-func (p perf) play(ctx context.Context, l *lab) (s sample, err error) {
+func (p perf) play(ctx context.Context, l *testLab) (s sample, err error) {
 	o, err := p.on.play(ctx, perfPort, p.argv(l, p.on.server), p.argv(l, p.on.client, p.on.server.addr))
 	if err != nil {
 		return s, err

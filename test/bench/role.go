@@ -28,7 +28,7 @@ type roleReport struct {
 	Messages uint64        `json:"messages"`
 	Bytes    uint64        `json:"bytes"` // of payload, that have arrived
 	Took     time.Duration `json:"took"`
-	P50      float64       `json:"p50"` // us, of half a round trip
+	P50      float64       `json:"p50"` // us
 	P99      float64       `json:"p99"`
 	P999     float64       `json:"p999"`
 }
@@ -44,13 +44,14 @@ var roles = map[string]role{
 	"udp-pingpong": {udpPingPongServer, udpPingPongClient},
 	"tcp-stream":   {tcpStreamServer, tcpStreamClient},
 	"tcp-pingpong": {tcpPingPongServer, tcpPingPongClient},
+	"beside":       {besideServer, besideClient},
 }
 
-// runRole is main in such a process: role, "server" or "client", the server's
-// address, arguments.
+// runRole is main in such a process: role, "server" or "client", the addresses of
+// server and client, arguments.
 func runRole(args []string) error {
 	r, ok := roles[args[0]]
-	if !ok || len(args) < 3 {
+	if !ok || len(args) < 4 {
 		return fmt.Errorf("no such role: %q", args)
 	}
 	at := net.JoinHostPort(args[2], strconv.Itoa(rolePort))
@@ -63,13 +64,14 @@ func runRole(args []string) error {
 		if err != nil {
 			return err
 		}
-		return r.server(control, args[3:])
+		return r.server(control, args[4:])
 	}
-	control, err := net.Dial("tcp", at)
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(args[3])}}
+	control, err := from.Dial("tcp", at)
 	if err != nil {
 		return err
 	}
-	report, err := r.client(control, args[3:])
+	report, err := r.client(control, args[4:])
 	if err != nil {
 		return err
 	}
@@ -89,12 +91,14 @@ func roleGbits(r *roleReport, s *sample) {
 }
 func roleUsecs(r *roleReport, s *sample) { s.Value, s.P99, s.P999 = r.P50, r.P99, r.P999 }
 
-func (b baseline) play(ctx context.Context, _ *lab) (s sample, err error) {
+func (b baseline) play(ctx context.Context, _ *testLab) (s sample, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return s, err
 	}
-	argv := func(side string) []string { return append([]string{self, b.role, side, b.on.server.addr}, b.args...) }
+	argv := func(side string) []string {
+		return append([]string{self, b.role, side, b.on.server.addr, b.on.client.addr}, b.args...)
+	}
 	o, err := b.on.play(ctx, rolePort, argv("server"), argv("client"))
 	if err != nil {
 		return s, err
@@ -107,15 +111,17 @@ func (b baseline) play(ctx context.Context, _ *lab) (s sample, err error) {
 		return s, errors.New(b.role + " has measured nothing")
 	}
 	b.metric(&r, &s)
-	s.perMessage(r.Messages, int(r.Bytes/r.Messages), o)
+	if b.role != "beside" { // what it costs is the stream's
+		s.perMessage(r.Messages, int(r.Bytes/r.Messages), o)
+	}
 	return s, nil
 }
 
-// halves sets the percentiles of half a round trip from times of whole ones.
-func (r *roleReport) halves(trips []time.Duration) {
+// percentiles sets those of times, divided by per.
+func (r *roleReport) percentiles(trips []time.Duration, per float64) {
 	slices.Sort(trips)
 	at := func(rank float64) float64 {
-		return float64(trips[int(float64(len(trips)-1)*rank)].Nanoseconds()) / 2e3
+		return float64(trips[int(float64(len(trips)-1)*rank)].Nanoseconds()) / 1e3 / per
 	}
 	r.Messages, r.P50, r.P99, r.P999 = uint64(len(trips)), at(.5), at(.99), at(.999)
 }
@@ -127,16 +133,24 @@ const (
 	pingBytes = 8
 )
 
-// pingPong measures round trips.
+// pingPong measures halves of round trips.
 func pingPong(trip func() error) (r roleReport, err error) {
+	trips, err := measureTrips(trip)
+	if err == nil {
+		r.percentiles(trips, 2)
+	}
+	return r, err
+}
+
+// measureTrips measures how long each of many trips takes.
+func measureTrips(trip func() error) ([]time.Duration, error) {
 	trips := make([]time.Duration, 0, warmUps+pingPongs)
 	for start := time.Now(); len(trips) < cap(trips) && (len(trips) <= warmUps || time.Since(start) < pingLimit); {
 		begin := time.Now()
 		if err := trip(); err != nil {
-			return r, err
+			return nil, err
 		}
 		trips = append(trips, time.Since(begin))
 	}
-	r.halves(trips[warmUps:])
-	return r, nil
+	return trips[warmUps:], nil
 }

@@ -36,7 +36,7 @@ type subject struct {
 }
 
 type player interface {
-	play(ctx context.Context, l *lab) (sample, error)
+	play(ctx context.Context, l *testLab) (sample, error)
 }
 
 // Units.

@@ -34,7 +34,7 @@ func ucxThere() bool {
 	return err == nil
 }
 
-func (u ucx) play(ctx context.Context, _ *lab) (s sample, err error) {
+func (u ucx) play(ctx context.Context, _ *testLab) (s sample, err error) {
 	argv := []string{"env", "UCX_TLS=tcp", "ucx_perftest", "-p", strconv.Itoa(ucxPort)}
 	o, err := u.on.play(ctx, ucxPort, argv, append(argv, "-t", u.test, "-s", strconv.Itoa(u.size), "-n", strconv.Itoa(u.iters), "-f", u.on.server.addr))
 	if err != nil {

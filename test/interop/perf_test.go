@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -21,6 +23,7 @@ type perfCase struct {
 	rdmaCM  bool   // connect by rdma_cm
 	qps     int    // 0 for latency tests, which have one
 	newer   bool   // perftest of the guest's newer Debian
+	more    string // further flags of both sides
 }
 
 var (
@@ -32,11 +35,32 @@ func (p perfCase) latency() bool { return strings.HasSuffix(p.test, "_lat") }
 func (p perfCase) atomic() bool  { return strings.HasPrefix(p.test, "atomic_") }
 func (p perfCase) fetches() bool { return strings.HasPrefix(p.test, "read_") || p.atomic() }
 
+func (p perfCase) sends() bool { return strings.HasPrefix(p.test, "send_") }
+
+// pingPongs reports whether both sides send in turn.
+func (p perfCase) pingPongs() bool { return p.latency() && !p.fetches() }
+
 // verifies says whether the data can be verified: what we get from a server of perftest.
-func (p perfCase) verifies() bool { return p.fetches() && !p.weServe }
+func (p perfCase) verifies() bool { return p.fetches() && !p.weServe && !p.has("-b") }
+
+// has reports whether a flag is among the further ones.
+func (p perfCase) has(flag string) bool { return slices.Contains(strings.Fields(p.more), flag) }
+
+// sizes is how many sizes are measured: with -a 2 to 2^23, or to what a datagram has.
+func (p perfCase) sizes() int {
+	switch {
+	case !p.has("-a"):
+		return 1
+	case p.service == "UD":
+		return 12
+	}
+	return 23
+}
 
 func (p perfCase) iters() int {
 	switch {
+	case p.has("-a"):
+		return 5
 	case p.size > 4096:
 		return 20
 	case p.latency():
@@ -63,6 +87,9 @@ func (p perfCase) name() string {
 	if p.qps > 1 {
 		name += fmt.Sprintf(" %d QPs", p.qps)
 	}
+	if p.more != "" {
+		name += " " + p.more
+	}
 	if p.newer {
 		name += " of Debian 13"
 	}
@@ -71,11 +98,14 @@ func (p perfCase) name() string {
 
 // flags are those that perftest and roce perf share.
 func (p perfCase) flags(port int) []string {
-	f := []string{"-p", fmt.Sprint(port), "-n", fmt.Sprint(p.iters()), "-u", "16"} // 0.27 s: emulation takes its time
+	f := append([]string{"-p", fmt.Sprint(port), "-u", "16"}, strings.Fields(p.more)...) // 0.27 s: emulation takes its time
+	if !p.has("-D") {
+		f = append(f, "-n", fmt.Sprint(p.iters()))
+	}
 	switch {
 	case p.cmpSwap:
 		f = append(f, "-A", "CMP_AND_SWAP")
-	case !p.atomic():
+	case !p.atomic() && !p.has("-a"):
 		f = append(f, "-s", fmt.Sprint(p.size))
 	}
 	if p.service != "" {
@@ -120,13 +150,64 @@ func perfFull() (all []perfCase) {
 	return all
 }
 
+// perfFlags are the tests with one more flag each, as far as they have it, in both roles.
+func perfFlags() (all []perfCase) {
+	add := func(p perfCase, more ...string) {
+		for _, p.more = range more {
+			all = append(all, p)
+		}
+	}
+	for _, test := range perfTests {
+		for _, serve := range []bool{true, false} {
+			p := perfCase{test: test, weServe: serve, family: ipv4, size: 1000}
+			if p.atomic() {
+				p.size = 8
+			}
+			add(p, "-D 4") // perftest leaves out 2 seconds at either end unless told otherwise
+			if p.latency() {
+				add(p, "-H", "-U")
+			} else {
+				add(p, "-b", "-b -q 3", "-N", "-Q 7", "-l 8 -t 32", "-t 3")
+			}
+			if p.fetches() {
+				add(p, "-o 1", "-e")
+			} else {
+				short := p
+				short.size = 100
+				add(short, "-I 100")
+			}
+			if p.sends() {
+				add(p, "-r 17", "-e")
+				ud := p
+				ud.service = "UD"
+				add(ud, "-a", "-e")
+			}
+			if p.sends() && !p.latency() {
+				ud := p
+				ud.service = "UD"
+				add(ud, "-b")
+			}
+			if !p.latency() && p.test != "write_bw" {
+				add(p, "-b -e") // its WRITEs have no events
+			}
+			if !p.atomic() {
+				add(p, "-a")
+			}
+			if !p.atomic() && !p.latency() {
+				add(p, "-b -a")
+			}
+		}
+	}
+	return all
+}
+
 // perfSubset has each test in both roles, and each value of the other parameters.
 var perfSubset = []perfCase{
 	{test: "send_bw", weServe: true, family: ipv4, size: 65537, qps: 2},
-	{test: "send_bw", weServe: false, family: ipv6, size: 4096},
+	{test: "send_bw", weServe: false, family: ipv6, size: 4096, more: "-b -e"},
 	{test: "send_lat", weServe: true, family: ipv6, size: 2},
 	{test: "send_lat", weServe: false, family: ipv4, size: 4096},
-	{test: "write_bw", weServe: true, family: ipv6, size: 4096},
+	{test: "write_bw", weServe: true, family: ipv6, size: 4096, more: "-b"},
 	{test: "write_bw", weServe: false, family: ipv4, size: 65537, qps: 2},
 	{test: "write_lat", weServe: true, family: ipv4, size: 2},
 	{test: "write_lat", weServe: false, family: ipv6, size: 4096},
@@ -155,7 +236,7 @@ var perfNewer = []perfCase{
 func (s *session) perf(t *testing.T) {
 	cases := perfSubset
 	if s.mode == full {
-		cases = append(perfFull(), perfSubset...)
+		cases = slices.Concat(perfFull(), perfFlags(), perfSubset)
 	}
 	if s.mode == full {
 		for _, p := range perfSubset {
@@ -200,9 +281,16 @@ func (p perfCase) report(s *side, server bool, out string) error {
 	measures := !server || !(p.latency() && p.fetches()) // the server of those has nothing to tell
 	messages := p.iters() * max(1, p.qps)
 	if s.rxe {
-		row := regexp.MustCompile(fmt.Sprintf(`(?m)^ %d +%d +\S+ +\S`, p.size, messages)) // perhaps "inf": it may fail to find the guest's clock rate
-		if measures && !row.MatchString(out) {
-			return fmt.Errorf("no row with %d bytes and %d iterations", p.size, messages)
+		size, count := strconv.Itoa(p.size), strconv.Itoa(messages)
+		if p.has("-a") {
+			size = `\d+`
+		}
+		if p.has("-D") {
+			count = `[1-9]\d*`
+		}
+		row := regexp.MustCompile(`(?m)^ ` + size + ` +` + count + ` +\S+ +\S`) // perhaps "inf": it may fail to find the guest's clock rate
+		if got := len(row.FindAllString(out, -1)); measures && got != p.sizes() {
+			return fmt.Errorf("%d rows with %s bytes and %s iterations, want %d", got, size, count, p.sizes())
 		}
 		return nil
 	}
@@ -213,11 +301,25 @@ func (p perfCase) report(s *side, server bool, out string) error {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		return fmt.Errorf("the report is not JSON: %w", err)
 	}
-	if measures != (len(r.Results) == 1) || measures && (r.Results[0].Size != p.size || r.Results[0].Iters != messages) {
-		return fmt.Errorf("reports %+v, want %d bytes and %d messages", r.Results, p.size, messages)
+	want := 0
+	if measures {
+		want = p.sizes()
 	}
-	if p.verifies() && r.Verified.Messages != messages {
-		return fmt.Errorf("verified %d messages of %d", r.Verified.Messages, messages)
+	if server && p.has("-a") && !p.has("-b") && !p.pingPongs() && !p.sends() {
+		want = 1 // it is told of the last one
+	}
+	if len(r.Results) != want {
+		return fmt.Errorf("reports %+v, want %d", r.Results, want)
+	}
+	verified := 0
+	for i, got := range r.Results {
+		verified += got.Iters
+		if !p.has("-a") && got.Size != p.size || !p.has("-D") && got.Iters != messages || got.Iters == 0 {
+			return fmt.Errorf("reports %+v as number %d, want %d bytes and %d messages", got, i, p.size, messages)
+		}
+	}
+	if p.verifies() && r.Verified.Messages != verified {
+		return fmt.Errorf("verified %d messages of %d", r.Verified.Messages, verified)
 	}
 	return nil
 }

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// With -b both sides show the sum of what they have measured.
+func TestPerfBothWays(t *testing.T) {
+	for _, test := range []string{"send_bw", "write_bw", "read_bw", "atomic_bw"} {
+		for _, both := range []string{"-b -n 50", "-b -D 1"} {
+			t.Run(test+" "+both, func(t *testing.T) {
+				t.Parallel()
+				server, client := newWorld(t).playPerf(test, both, nil, nil)
+				if !strings.Contains(client.out, "Bidirectional BW Test") || !strings.Contains(client.out, " TX depth") || !strings.Contains(server.out, " TX depth") {
+					t.Errorf("the heads are\n%s%s", client.out, server.out)
+				}
+				s, c := perfRow.FindStringSubmatch(server.out), perfRow.FindStringSubmatch(client.out)
+				if s == nil || c == nil {
+					t.Fatalf("no row in\n%s%s", server.out, client.out)
+				}
+				if both == "-b -n 50" && s[3] != c[3] {
+					t.Errorf("the server's sum is %q, the client's %q", s[3], c[3])
+				}
+			})
+		}
+	}
+	server, client := newWorld(t).playPerf("write_bw", "-b -a -n 5", nil, nil)
+	for _, o := range []outcome{server, client} {
+		if rows := perfRow.FindAllString(o.out, -1); len(rows) != 23 {
+			t.Errorf("%d rows, want 23", len(rows))
+		}
+	}
+}
+
+// -H and -U print all times, one less than messages, -H sorted.
+func TestPerfAllTimes(t *testing.T) {
+	for _, tt := range []struct {
+		test, flag string
+		sorted     bool
+	}{{"send_lat", "-H", true}, {"read_lat", "-U", false}, {"write_lat", "-U -H", false}} {
+		_, client := newWorld(t).playPerf(tt.test, "-n 200 "+tt.flag, nil, nil)
+		_, list, _ := strings.Cut(client.out, "#, usec\n")
+		var all []float64
+		for line := range strings.Lines(list) {
+			var i int
+			var usec float64
+			if n, _ := fmt.Sscanf(line, "%d, %g", &i, &usec); n != 2 {
+				break
+			}
+			if all = append(all, usec); i != len(all) || usec <= 0 {
+				t.Errorf("line %d is %q", len(all), line)
+			}
+		}
+		if len(all) != 199 || slices.IsSorted(all) != tt.sorted {
+			t.Errorf("%s %s: %d times, sorted: %v", tt.test, tt.flag, len(all), slices.IsSorted(all))
+		}
+		if perfRow.FindString(list) == "" && !strings.Contains(list, " 2       200") {
+			t.Errorf("no summary in\n%s", list)
+		}
+	}
+}
+
+// --local needs nobody else.
+func TestPerfLocal(t *testing.T) {
+	for _, args := range []string{
+		"send_lat -n 50 --verify", "write_bw -n 50 -b --verify --json", "atomic_lat -n 50 -R -u 18",
+		"read_bw -n 50 --addr 127.0.0.61 --verify",
+	} {
+		o := newWorld(t).run(append([]string{"perf"}, strings.Fields(args+" --local")...)...)
+		if o.status != 0 || o.err != "" || o.out == "" {
+			t.Errorf("%s: %+v", args, o)
+		}
+	}
+	if o := newWorld(t).run("perf", "write_bw", "--local", "--addr", "198.51.100.7"); o.status != 1 || !strings.Contains(o.err, "not one of this machine's") {
+		t.Errorf("%+v", o)
+	}
+}
+
+// -w and -y fail a test that is too slow, after its table.
+func TestPerfLimits(t *testing.T) {
+	for args, want := range map[string]string{
+		"-w 1e9":                "-w wants 1e+09",
+		"-w 1e9 --report_gbits": "Gbit/s with messages of 65536 bytes: -w wants",
+		"-y 1000":               "-y wants 1000",
+		"-w 1e-9 -y 1e-9":       "",
+	} {
+		o := newWorld(t).run(append([]string{"perf", "write_bw", "--local", "-n", "20"}, strings.Fields(args)...)...)
+		if (o.status == 0) != (want == "") || !strings.Contains(o.err, want) || perfRow.FindString(o.out) == "" {
+			t.Errorf("%s: %+v", args, o)
+		}
+	}
+}
