@@ -76,6 +76,10 @@ type Config struct {
 	// 2 MiB, negative none: they are dropped and have to come again. Memory is
 	// taken when it is first needed, and then kept.
 	Stash, StashQP int
+	// StatDir is a directory in which the device has a Unix socket that tells its
+	// Stats to whoever connects, as `roce stat` does: one JSON object. Only the own
+	// user may. Empty means none.
+	StatDir string
 	// Logger is told of what operators want to know; nil is silent. It is
 	// never called with a lock held.
 	Logger *slog.Logger

@@ -47,6 +47,8 @@ type Device struct {
 	counters transport.Counters
 	stash    *transport.Stash // under the engine lock
 	events   *mailbox[AsyncEvent]
+	recent   recentEvents
+	stat     *statSocket // or nil
 	finished sync.Once
 	done     chan struct{} // closed by finish
 	allow    allowList
@@ -88,6 +90,10 @@ func Open(cfg Config) (*Device, error) {
 		return nil, err
 	}
 	d.watch()
+	if err := d.openStats(); err != nil {
+		d.Close()
+		return nil, err
+	}
 	cfg.Logger.Info("device open", "name", cfg.Name, "addr", addr, "backend", d.port.engine.be.Caps().Name)
 	return d, nil
 }
@@ -169,6 +175,7 @@ func (d *Device) Close() error {
 // shut does the work of Close.
 func (d *Device) shut() error {
 	e := d.port.engine
+	d.stat.close()
 	now := e.lock()
 	leaving := e.leaving(d)
 	for _, q := range leaving {

@@ -1,8 +1,10 @@
 package roce
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -355,6 +357,7 @@ func (e *engine) handOver() {
 // loop is the engine's goroutine: it works when no poller does.
 func (e *engine) loop() {
 	defer close(e.ended)
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("roce", e.be.LocalAddr().String())))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var notices []notice

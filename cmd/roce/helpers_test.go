@@ -63,6 +63,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) app() (a *app, out, err *syncBuffer) {
 	out, err = new(syncBuffer), new(syncBuffer)
 	a = newApp(out, err)
+	a.port = w.port
 	a.open = func(cfg roce.Config) (*roce.Device, error) {
 		if cfg.Port == 0 || cfg.Port == netio.Port {
 			cfg.Port = w.port
@@ -235,3 +236,11 @@ func gid(s string) ib.GID {
 	}
 	return ib.GIDFromAddr(addr(s))
 }
+
+func withCancel(t *testing.T) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	return ctx, cancel
+}
+
+func netip4791(a string) netip.AddrPort { return netip.AddrPortFrom(addr(a), netio.Port) }

@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goroce/goroce/roce"
@@ -263,14 +265,28 @@ func (a *app) pingServer(ctx context.Context, o *pingOptions, r *pingResult) err
 		r.Pings, err = a.serveClient(ctx, o, req)
 		return err
 	}
-	var all sync.WaitGroup
+	return a.serveClients(ctx, o, l, math.MaxInt)
+}
+
+// serveClients serves all that come, so many at a time and no more, until ctx ends.
+func (a *app) serveClients(ctx context.Context, o *pingOptions, l *rdmacm.Listener, limit int) error {
+	var (
+		all  sync.WaitGroup
+		busy atomic.Int64
+	)
 	defer all.Wait()
 	for {
 		req, err := l.Accept(ctx)
 		if err != nil {
 			return err
 		}
+		if busy.Load() >= int64(limit) {
+			req.Reject([]byte("busy")) // or it has gone by itself
+			continue
+		}
+		busy.Add(1)
 		all.Go(func() {
+			defer busy.Add(-1)
 			if _, err := a.serveClient(ctx, o, req); err != nil && ctx.Err() == nil {
 				fmt.Fprintf(a.stderr, "roce: client %v: %s\n", req.RemoteAddr(), oneLine(err))
 			}

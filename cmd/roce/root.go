@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
 	"github.com/spf13/cobra"
 )
 
@@ -25,7 +26,8 @@ const (
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	progress       bool // stderr is a terminal: say what is being waited for
+	progress       bool   // stderr is a terminal: say what is being waited for
+	port           uint16 // of UDP
 	// open opens a device; tests put faults under it and use another UDP port.
 	open func(roce.Config) (*roce.Device, error)
 	// listen opens the TCP port of a pingpong server.
@@ -37,8 +39,8 @@ type app struct {
 // newApp returns the commands with the real world below them.
 func newApp(stdout, stderr io.Writer) *app {
 	return &app{
-		stdin: os.Stdin, stdout: stdout, stderr: stderr, progress: isTerminal(stderr),
-		open: roce.Open, listen: listen,
+		stdin: os.Stdin, stdout: stdout, stderr: stderr, progress: isTerminal(stderr), port: netio.Port,
+		open: func(cfg roce.Config) (*roce.Device, error) { return roce.Open(withStat(cfg)) }, listen: listen,
 		demoAddrs: [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.AddrFrom4([4]byte{127, 0, 0, 2})},
 	}
 }
@@ -89,7 +91,10 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
 	root.SetHelpCommand(helpCommand(root))
-	root.AddCommand(a.devinfoCommand(), a.pingpongCommand(), a.perfCommand(), a.pingCommand(), a.cmCommand(), a.dumpCommand(), a.demoCommand(), a.execCommand())
+	root.AddCommand(
+		a.devinfoCommand(), a.pingpongCommand(), a.perfCommand(), a.pingCommand(), a.cmCommand(),
+		a.dumpCommand(), a.statCommand(), a.doctorCommand(), a.serveCommand(), a.demoCommand(), a.execCommand(),
+	)
 	return root
 }
 

@@ -1,0 +1,109 @@
+package roce
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goroce/goroce/ib"
+)
+
+// Stats is a device at one moment, in a form that encoding/json prints; so does
+// package expvar:
+//
+//	expvar.Publish("roce0", expvar.Func(func() any { return dev.Stats() }))
+type Stats struct {
+	Name     string            `json:"name"`
+	Addr     netip.AddrPort    `json:"addr"`
+	Backend  string            `json:"backend"`
+	Seconds  float64           `json:"seconds"` // on the device's clock
+	Counters map[string]uint64 `json:"counters"`
+	QPs      []QPStats         `json:"qps"`    // by number
+	Events   []EventStats      `json:"events"` // the last ones, oldest first
+}
+
+// QPStats is a queue pair at one moment.
+type QPStats struct {
+	QPN     string     `json:"qpn"`
+	Type    string     `json:"type"`
+	State   string     `json:"state"`
+	Peer    netip.Addr `json:"peer"` // of a connection, else the zero value
+	PeerQPN string     `json:"peer_qpn,omitempty"`
+	PathMTU int        `json:"path_mtu"` // bytes, 0 before there is one
+}
+
+// EventStats is an asynchronous event that has happened.
+type EventStats struct {
+	Time time.Time `json:"time"`
+	Type string    `json:"type"`
+	QPN  string    `json:"qpn,omitempty"` // of the queue pair that it is about, if any
+}
+
+// Stats returns what Counters and Query of each queue pair say, and the last
+// asynchronous events, whether NextEvent has returned them or not.
+func (d *Device) Stats() Stats {
+	s := Stats{Name: d.cfg.Name, Addr: d.port.addr, Counters: d.Counters(), QPs: []QPStats{}, Events: d.recent.list()}
+	e := d.port.engine
+	now := e.lock()
+	s.Seconds, s.Backend = now.Seconds(), e.be.Caps().Name
+	var own []*QP
+	for _, q := range e.qps {
+		if q.typ != XRCRecv {
+			own = append(own, q)
+		} else {
+			own = append(own, q.opens...)
+		}
+	}
+	for _, q := range own {
+		if q.dev == d {
+			s.QPs = append(s.QPs, q.stats())
+		}
+	}
+	e.unlock()
+	slices.SortFunc(s.QPs, func(a, b QPStats) int {
+		if a.QPN < b.QPN {
+			return -1
+		}
+		return 1
+	})
+	return s
+}
+
+// stats is called under the engine lock.
+func (q *QP) stats() QPStats {
+	a := q.t.Query()
+	s := QPStats{QPN: q.num.String(), Type: q.typ.String(), State: a.State.String(), PathMTU: a.PathMTU.Bytes()}
+	if q.typ != UD && a.DestQPN != 0 {
+		s.Peer, s.PeerQPN = a.AV.DGID.Addr(), ib.QPN(a.DestQPN).String()
+	}
+	return s
+}
+
+// maxRecent is how many events Stats tells of.
+const maxRecent = 32
+
+// recentEvents are the last events of a device. Its lock is a leaf.
+type recentEvents struct {
+	mu   sync.Mutex
+	last []EventStats
+}
+
+func (r *recentEvents) add(a AsyncEvent) {
+	e := EventStats{Time: time.Now(), Type: a.Type.String()}
+	if a.QP != nil {
+		e.QPN = a.QP.num.String()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.last) == maxRecent {
+		r.last = slices.Delete(r.last, 0, 1)
+	}
+	r.last = append(r.last, e)
+}
+
+func (r *recentEvents) list() []EventStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]EventStats{}, r.last...)
+}

@@ -1,0 +1,79 @@
+package roce_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/roce/rocetest"
+)
+
+// Stats has the counters, the queue pairs with their peers, and the events, also
+// those that NextEvent has returned; it survives JSON.
+func TestStats(t *testing.T) {
+	a, b := rocetest.Pair(t)
+	must(t, a.QP.PostSend(roce.SendWR{Opcode: roce.WRRead, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey() + 1}))
+	a.Next(t)
+	if ev, err := b.Dev.NextEvent(t.Context()); err != nil || ev.Type != roce.EventQPAccessErr {
+		t.Fatalf("%v, %v", ev, err)
+	}
+	s := b.Dev.Stats()
+	text, err := json.Marshal(s)
+	must(t, err)
+	var again roce.Stats
+	must(t, json.Unmarshal(text, &again))
+	for _, s := range []roce.Stats{s, again} {
+		if s.Name != "roce0" || s.Addr.Addr() != b.Dev.Addr() || s.Backend == "" || s.Counters["rcvd_pkts"] == 0 {
+			t.Errorf("%+v", s)
+		}
+		if len(s.QPs) != 1 || s.QPs[0].QPN != b.QP.Num().String() || s.QPs[0].Type != "RC" || s.QPs[0].State != "ERR" || s.QPs[0].Peer != a.Dev.Addr() || s.QPs[0].PeerQPN != a.QP.Num().String() || s.QPs[0].PathMTU == 0 {
+			t.Errorf("queue pairs %+v", s.QPs)
+		}
+		if len(s.Events) != 1 || s.Events[0].Type != roce.EventQPAccessErr.String() || s.Events[0].QPN != b.QP.Num().String() || s.Events[0].Time.IsZero() {
+			t.Errorf("events %+v", s.Events)
+		}
+	}
+}
+
+// A device with a StatDir has a socket there, for its own user alone, that tells its
+// Stats as often as somebody connects, and is gone with it.
+func TestStatDir(t *testing.T) {
+	dir, err := os.MkdirTemp("", "roce") // t.TempDir is too long for a socket
+	must(t, err)
+	defer os.RemoveAll(dir)
+	dev, err := roce.Open(roce.Config{Backend: fabricPort(t, netio.NewFabric(), "10.0.0.1"), StatDir: dir, Name: "mine"})
+	must(t, err)
+	defer dev.Close()
+	names, _ := filepath.Glob(filepath.Join(dir, "*-10.0.0.1-*.sock"))
+	if len(names) != 1 {
+		t.Fatalf("sockets %v", names)
+	}
+	if info, err := os.Stat(names[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	for range 3 {
+		c, err := net.Dial("unix", names[0])
+		must(t, err)
+		text, err := io.ReadAll(c)
+		must(t, err)
+		c.Close()
+		var s roce.Stats
+		if err := json.Unmarshal(text, &s); err != nil || s.Name != "mine" {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	must(t, dev.Close())
+	if names, _ := filepath.Glob(filepath.Join(dir, "*")); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+	var config *roce.ConfigError
+	if _, err := roce.Open(roce.Config{Backend: fabricPort(t, netio.NewFabric(), "10.0.0.1"), StatDir: filepath.Join(dir, "nowhere")}); !errors.As(err, &config) || config.Field != "StatDir" {
+		t.Errorf("%v", err)
+	}
+}
