@@ -55,9 +55,9 @@ func (p *PD) CreateAHFromWC(wc *WC, grh []byte) (*AH, error) {
 }
 
 // AddressFromWC returns how the sender of a received datagram is reached
-// (ibv_init_ah_from_wc): its address, with the traffic class it has used. wc is
-// the completion, grh the 40 bytes before the payload. The sender's queue pair is
-// wc.SrcQP.
+// (ibv_init_ah_from_wc): its address, with the traffic class it has used but for the
+// ECN codepoint, which says what its packets met on their way. wc is the completion,
+// grh the 40 bytes before the payload. The sender's queue pair is wc.SrcQP.
 func (d *Device) AddressFromWC(wc *WC, grh []byte) (AddressVector, error) {
 	if wc.Status != WCSuccess || wc.Flags&WCGRH == 0 {
 		return AddressVector{}, &ConfigError{"wc", wc.Flags, "a successful receive of a datagram is needed, one with the flag WCGRH"}
@@ -69,7 +69,7 @@ func (d *Device) AddressFromWC(wc *WC, grh []byte) (AddressVector, error) {
 	if h.Dst != d.addr.WithZone("") && !h.Dst.IsMulticast() {
 		return AddressVector{}, &ConfigError{"grh", h.Dst, fmt.Sprintf("a datagram to %v is needed, the device's address", d.addr)}
 	}
-	return AddressVector{DGID: ib.GIDFromAddr(h.Src), TrafficClass: h.TrafficClass, FlowLabel: h.FlowLabel, HopLimit: 64}, nil
+	return AddressVector{DGID: ib.GIDFromAddr(h.Src), TrafficClass: h.TrafficClass &^ 3, FlowLabel: h.FlowLabel, HopLimit: 64}, nil
 }
 
 // AddressVector returns where the handle leads.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport/cc"
 )
 
 // Never is the deadline of a device that waits for nothing.
@@ -80,6 +81,20 @@ type Config struct {
 	// Stats to whoever connects, as `roce stat` does: one JSON object. Only the own
 	// user may. Empty means none.
 	StatDir string
+	// Congestion says how queue pairs adapt their rate to the network, unless their
+	// QPConfig does; nil means cc.DCQCN with its defaults, which limits nothing
+	// before a peer sends CNPs. cc.None never does. See docs/congestion.md.
+	Congestion cc.Algorithm
+	// NoECN sends packets that switches drop and do not mark. Otherwise those of
+	// queue pairs with a controller are ECT(0), unless their traffic class has
+	// another ECN codepoint (RFC 3168, section 5); multicast never is.
+	NoECN bool
+	// CNP says how peers are told that their packets were marked.
+	CNP CNPConfig
+	// OnRate is told of each change of a queue pair's rate, in order, by a goroutine
+	// of the device (of a manual one, inside Progress), with no lock held. It should
+	// be quick: 4096 changes wait, further ones are counted as drop_rate_change.
+	OnRate func(RateChange)
 	// Logger is told of what operators want to know; nil is silent. It is
 	// never called with a lock held.
 	Logger *slog.Logger
@@ -115,6 +130,9 @@ func (c Config) filled() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Congestion == nil {
+		c.Congestion = cc.DCQCN{}
+	}
 	if c.UnknownQPRate == 0 {
 		c.UnknownQPRate = unknownQPRate
 	}
@@ -124,7 +142,7 @@ func (c Config) filled() (Config, error) {
 	return c, c.Limits.fill()
 }
 
-// check returns a *ConfigError for a field that is out of its range.
+// check puts defaults of CNPs in place, and returns a *ConfigError for a field that is out of its range.
 func (c *Config) check() error {
 	if c.CloseTimeout < 0 {
 		return &ConfigError{"CloseTimeout", c.CloseTimeout, "a duration above 0 is needed, or 0 for one second"}
@@ -132,7 +150,10 @@ func (c *Config) check() error {
 	if c.UnknownQPRate > maxUnknownQPRate {
 		return &ConfigError{"UnknownQPRate", c.UnknownQPRate, fmt.Sprintf("allowed are up to %d packets per second", maxUnknownQPRate)}
 	}
-	return nil
+	if _, err := controller(c.Congestion); err != nil {
+		return err
+	}
+	return c.CNP.check()
 }
 
 // address returns the local address that is asked for.

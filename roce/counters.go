@@ -22,13 +22,14 @@ const (
 	dropMADClass                 // nobody serves the class of a management datagram
 	dropMADSend                  // a management datagram found the send queue full
 	dropNotAllowed               // the sender is in no network of Config.AllowPeers
+	dropRate                     // too many changes of rates wait to be told to Config.OnRate
 	unknownQPLimited             // of dropUnknownQP: not looked at for the logger, see Config.UnknownQPRate
 	numDrops
 )
 
 var dropNames = [numDrops]string{
 	"drop_unknown_qp", "drop_icrc", "drop_ip_id", "drop_cq_overflow", "drop_event", "drop_mad_format", "drop_mad_class", "drop_mad_send",
-	"drop_not_allowed", "unknown_qp_rate_limited",
+	"drop_not_allowed", "drop_rate_change", "unknown_qp_rate_limited",
 }
 
 // drops counts, written under the engine lock, read by anyone.

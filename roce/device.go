@@ -46,6 +46,7 @@ type Device struct {
 	ahs      ahTable
 	counters transport.Counters
 	stash    *transport.Stash // under the engine lock
+	notifier *transport.Notifier
 	events   *mailbox[AsyncEvent]
 	recent   recentEvents
 	stat     *statSocket // or nil
@@ -101,6 +102,7 @@ func Open(cfg Config) (*Device, error) {
 // newDevice makes a device that has no port yet. cfg has its defaults in place.
 func newDevice(cfg Config, addr netip.Addr) (d *Device, err error) {
 	d = &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
+	d.notifier = cfg.CNP.notifier()
 	d.stash = transport.NewStash(cfg.Stash, cfg.StashQP)
 	d.mem.SetSync(msync, checkPersistent)
 	d.events, d.channels = newMailbox[AsyncEvent](), map[*CompChannel]struct{}{}

@@ -59,6 +59,10 @@ type engine struct {
 	rx        [rxBatch]netio.Received
 	full      []*CQ // overflowed, their queue pairs not yet in error
 	held      heldEvents
+	rates     rates     // changes to be told
+	overflow  uint64    // packets that the receive socket has dropped, if a device heeds that
+	heeds     bool      // one does
+	crowded   bool      // ... and it did before the batch at work
 	devs      []*Device // those of the port
 	mourners  []*Device // those to be told of a panic
 	dead      bool
@@ -362,6 +366,7 @@ func (e *engine) loop() {
 	defer timer.Stop()
 	var notices []notice
 	polls := 0 // in a row, that found nothing
+	var changes []rateNote
 	for {
 		if left := time.Duration(e.lease.Load()) - e.clock(); left > 0 {
 			timer.Reset(left)
@@ -386,9 +391,10 @@ func (e *engine) loop() {
 		}
 		blocked := e.out.blocked
 		e.waitWrite = blocked
-		notices = e.unknown.take(notices)
+		notices, changes = e.unknown.take(notices), e.rates.take(changes)
 		e.unlock()
 		e.unknown.tell(notices)
+		tellRates(changes)
 		if more {
 			polls = 0
 			continue
@@ -428,9 +434,10 @@ func (e *engine) progress(now time.Duration) (next time.Duration) {
 		next = max(e.next(), now)
 	}
 	dead := e.dead
-	notices := e.unknown.take(nil)
+	notices, changes := e.unknown.take(nil), e.rates.take(nil)
 	e.mu.Unlock()
 	e.unknown.tell(notices)
+	tellRates(changes)
 	if dead {
 		e.mourn()
 		return Never

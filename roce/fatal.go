@@ -82,6 +82,7 @@ func (e *engine) join(d *Device) error {
 		return f
 	}
 	e.devs = append(e.devs, d)
+	e.heeds = e.heeds || d.cfg.CNP.OnOverflow
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/ib/mad"
+	"github.com/goroce/goroce/transport/cc"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 type MADAddr struct {
 	Addr         netip.Addr // without a zone: a link-local one is on the device's link
 	QPN          ib.QPN     // 1 in most cases; 0 means 1
-	TrafficClass uint8
+	TrafficClass uint8      // of one that came without its ECN bits
 }
 
 // MADHandler serves the datagrams of one management class. It is called by one
@@ -91,6 +92,7 @@ func (r lockedRand) Read(b []byte) (int, error) {
 func newGSI(d *Device) (*GSI, error) {
 	cfg := d.cfg
 	cfg.Rand, cfg.Limits = lockedRand{d}, Limits{} // the limits are the program's
+	cfg.Congestion, cfg.CNP.Off = cc.None{}, true
 	if err := cfg.Limits.fill(); err != nil {
 		return nil, err
 	}
@@ -218,7 +220,7 @@ func (g *GSI) take(wc *WC) {
 		g.qp.e.count(dropMADClass)
 		return
 	}
-	serve(MADAddr{Addr: grh.Src, QPN: wc.SrcQP, TrafficClass: grh.TrafficClass}, b)
+	serve(MADAddr{Addr: grh.Src, QPN: wc.SrcQP, TrafficClass: grh.TrafficClass &^ 3}, b)
 }
 
 // Send posts one datagram of up to mad.Size bytes, which is padded with zeros, and

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/transport"
+	"github.com/goroce/goroce/transport/cc"
 )
 
 // QPConfig is what a queue pair is made of (ibv_qp_init_attr). Zero values other
@@ -25,6 +26,9 @@ type QPConfig struct {
 	// Memory, if set, is where the work queues lie, for a library of another
 	// language that posts without calls: see QP.Layout.
 	Memory QueueMemory
+
+	Congestion cc.Algorithm // how the rate adapts; nil means what Config.Congestion says
+	NoECN      bool         // as Config.NoECN
 }
 
 // QP is a queue pair (ibv_qp).
@@ -39,6 +43,8 @@ type QP struct {
 	maxLen         int            // bytes of the longest message
 	seen           *atomic.Uint32 // the state, where the program sees it too; or nil
 	layout         QueueLayout
+	congestion     cc.Algorithm
+	ecn, noECN     bool          // packets are ECT(0); that is not wanted
 	psn            atomic.Uint32 // ib.PSN
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
@@ -92,12 +98,17 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctl, err := controller(cfg.Congestion)
+	if err != nil {
+		return nil, err
+	}
 	q := &QP{
 		dev: d, pd: p, e: d.port.engine, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
+		congestion: cfg.Congestion, noECN: cfg.NoECN || d.cfg.NoECN,
 		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
 		srq: cfg.SRQ, maxLen: maxMsg, commEst: make(chan struct{}, 1),
 	}
-	q.core = q
+	q.core, q.ecn = q, ctl != nil && !q.noECN
 	q.SetPSN(ib.PSN(psn & 0xffffff))
 	if q.typ == UD {
 		port, err := d.QueryPort()
@@ -142,6 +153,9 @@ func (c *QPConfig) fill(p *PD) error {
 			return &ConfigError{"SRQ", c.SRQ, "a shared receive queue of the same protection domain and of no XRC domain is needed"}
 		}
 		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
+	}
+	if c.Congestion == nil {
+		c.Congestion = d.cfg.Congestion
 	}
 	return fillLimits([]limit{
 		{"MaxSendWR", &c.MaxSendWR, 128, maxQPWR},
@@ -249,6 +263,7 @@ func (q *QP) addAs(num ib.QPN) error {
 // start makes the queue pair known under the number of cfg. The engine is locked.
 func (q *QP) start(cfg transport.QPConfig) {
 	q.num = cfg.Num
+	cfg.Congestion, cfg.Traced, cfg.Notifier, cfg.ECN = q.congestion, q.trace(), q.dev.notifier, q.ecn
 	q.t = transport.NewQP(cfg)
 	q.e.qps[cfg.Num] = q
 	q.dev.used.qps++
@@ -279,7 +294,7 @@ func (q *QP) Query() (Attr, QPConfig) {
 	q.e.lock()
 	a := q.t.Query()
 	q.e.unlock()
-	c := QPConfig{Type: q.typ, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: q.srq, SigAll: q.sigAll}
+	c := QPConfig{Type: q.typ, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: q.srq, SigAll: q.sigAll, Congestion: q.congestion, NoECN: q.noECN}
 	if q.sq != nil {
 		c.MaxSendWR, c.MaxSendSGE, c.MaxInline = int(q.sq.mask+1), int(q.sq.maxSGE), int(q.sq.maxInline)
 	}

@@ -24,6 +24,7 @@ func (e *engine) receive(now time.Duration) (int, time.Duration) {
 		now = e.clock()
 		e.pause = now - time.Duration(e.heard.Swap(int64(now)))
 	}
+	e.crowded = e.heeds && n > 0 && e.overran()
 	for i := range n {
 		r := &e.rx[i]
 		if len(e.allow) > 0 && !e.allow.has(r.Src.Addr().Unmap().WithZone("")) {
@@ -35,6 +36,13 @@ func (e *engine) receive(now time.Duration) (int, time.Duration) {
 		}
 	}
 	return n, now
+}
+
+// overran says whether the receive socket has dropped packets since the last time.
+func (e *engine) overran() bool {
+	before := e.overflow
+	e.overflow = e.be.Stats()[netio.RxOverflow]
+	return e.overflow != before
 }
 
 // packet judges one packet and hands it to its queue pair: well formed, for a
@@ -73,7 +81,7 @@ func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
 
 // deliver hands a packet that may be trusted to its queue pair.
 func (q *QP) deliver(now time.Duration, src netip.Addr, r *netio.Received, p *ib.Packet) {
-	q.in = transport.Inbound{Packet: *p, Src: src, Dst: r.Dst.Addr().WithZone(""), TOS: r.TOS, CE: r.TOS&3 == ecnCE}
+	q.in = transport.Inbound{Packet: *p, Src: src, Dst: r.Dst.Addr().WithZone(""), TOS: r.TOS, CE: r.TOS&3 == ecnCE, Overflow: q.e.crowded}
 	q.t.Receive(now, &q.in)
 	q.e.touch(q)
 }

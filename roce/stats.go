@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/transport/cc"
 )
 
 // Stats is a device at one moment, in a form that encoding/json prints; so does
@@ -31,6 +32,13 @@ type QPStats struct {
 	Peer    netip.Addr `json:"peer"` // of a connection, else the zero value
 	PeerQPN string     `json:"peer_qpn,omitempty"`
 	PathMTU int        `json:"path_mtu"` // bytes, 0 before there is one
+
+	// Rate is how fast it may send, Target the rate that it comes back to, in bits
+	// per second; cc.Unlimited, null in JSON, means that only the window limits it.
+	// Alpha is DCQCN's estimate of the congestion, between 0 and 1.
+	Rate   cc.Rate `json:"rate"`
+	Target cc.Rate `json:"target_rate"`
+	Alpha  float64 `json:"alpha"`
 }
 
 // EventStats is an asynchronous event that has happened.
@@ -70,10 +78,20 @@ func (d *Device) Stats() Stats {
 	return s
 }
 
+// Stats returns how the queue pair is doing, as Device.Stats does.
+func (q *QP) Stats() QPStats {
+	q.e.lock()
+	defer q.e.unlock()
+	return q.stats()
+}
+
 // stats is called under the engine lock.
 func (q *QP) stats() QPStats {
-	a := q.t.Query()
-	s := QPStats{QPN: q.num.String(), Type: q.typ.String(), State: a.State.String(), PathMTU: a.PathMTU.Bytes()}
+	a, c := q.t.Query(), q.core.t.Congestion()
+	s := QPStats{
+		QPN: q.num.String(), Type: q.typ.String(), State: a.State.String(), PathMTU: a.PathMTU.Bytes(),
+		Rate: c.Rate, Target: c.Target, Alpha: c.Alpha,
+	}
 	if q.typ != UD && a.DestQPN != 0 {
 		s.Peer, s.PeerQPN = a.AV.DGID.Addr(), ib.QPN(a.DestQPN).String()
 	}

@@ -176,7 +176,14 @@ func (x *XRCD) CreateQP() (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	core := &QP{dev: x.dev, e: x.dom.e, typ: XRCRecv, xrcd: x, commEst: make(chan struct{}, 1)}
+	ctl, err := controller(x.dev.cfg.Congestion)
+	if err != nil {
+		return nil, err
+	}
+	core := &QP{
+		dev: x.dev, e: x.dom.e, typ: XRCRecv, xrcd: x, commEst: make(chan struct{}, 1),
+		congestion: x.dev.cfg.Congestion, ecn: ctl != nil && !x.dev.cfg.NoECN,
+	}
 	core.SetPSN(ib.PSN(psn & 0xffffff))
 	core.core = core
 	var q *QP

@@ -46,9 +46,10 @@ func (r *responder) ackReady() bool { return r.ackDue && !r.blocked(r.ack.seq) }
 // blocked reports whether an acknowledgement of seq has to wait for READ
 // responses or other answers. An ACK past a READ whose data has not come is an
 // implied NAK of it (IBTA 9.7.5.1); an ACK with its PSN even completes it without
-// data (Linux drivers/infiniband/sw/rxe/rxe_comp.c).
+// data, and one amid its responses may be taken for a fault (Linux
+// drivers/infiniband/sw/rxe/rxe_comp.c).
 func (r *responder) blocked(seq uint64) bool {
-	return r.reads.pending() && seq >= r.reads.current().first || len(r.flushes) > 0 && seq >= r.flushes[0].seq
+	return r.reads.pending() && (seq >= r.reads.current().first || r.reads.current().amid()) || len(r.flushes) > 0 && seq >= r.flushes[0].seq
 }
 
 // noteAck makes an ACK of p due. Of two the later one stands for both.

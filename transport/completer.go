@@ -5,11 +5,13 @@ import (
 
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/mem"
+	"github.com/goroce/goroce/transport/cc"
 )
 
 // receive takes a response of the peer.
 func (r *requester) receive(now time.Duration, in *Inbound) {
 	r.parked = false
+	defer r.q.pace.heard(now, &r.rtt)
 	switch in.Info().Op {
 	case ib.KindAck:
 		r.acknowledge(now, in)
@@ -204,6 +206,7 @@ func (r *requester) expire(now time.Duration) {
 		return
 	}
 	r.q.count(LocalAckTimeout)
+	r.q.pace.signal(now, cc.Signal{Kind: cc.Timeout})
 	r.doubt()
 	r.probing = false
 	r.tried.begin(&r.win)

@@ -61,6 +61,9 @@ const (
 	DropNoResource  // duplicate READ or atomic whose resources were recycled
 	DropDuplicate   // other duplicate that needs no answer
 	NPECNMarked     // np_ecn_marked_roce_packets
+	NPCNPSent       // np_cnp_sent: CNPs for packets that were marked
+	NPCNPOverflow   // np_cnp_overflow: CNPs because the receive socket overflowed
+	RPCNPHandled    // rp_cnp_handled: CNPs received that were acted upon
 	RPCNPIgnored    // rp_cnp_ignored: CNPs received while nothing controls the rate
 	RetransPkts     // request packets sent again
 	DropMessage     // UC: packet of a message of which another is missing
@@ -84,7 +87,7 @@ var counterNames = [NumCounters]string{
 	"resp_local_length_error", "req_cqe_error", "resp_cqe_error", "req_cqe_flush_error", "resp_cqe_flush_error",
 	"drop_qp_state", "drop_source_address", "drop_pkey", "drop_transport", "drop_bad_response", "drop_ghost_ack",
 	"drop_after_nak", "drop_no_resource", "drop_duplicate", "np_ecn_marked_roce_packets",
-	"rp_cnp_ignored", "retransmitted_pkts",
+	"np_cnp_sent", "np_cnp_overflow", "rp_cnp_handled", "rp_cnp_ignored", "retransmitted_pkts",
 	"drop_broken_message", "drop_no_receive", "drop_qkey",
 	"path_migrations", "drop_mig_req", "out_of_seq_kept", "ack_probes", "spurious_retrans",
 }

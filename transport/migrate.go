@@ -67,7 +67,7 @@ func (q *QP) checkMigration(a *Attr, mask AttrMask) (field, reason string) {
 // far as mask selects them.
 func (q *QP) setMigration(now time.Duration, a *Attr, mask AttrMask) {
 	if mask&MaskAltPath != 0 {
-		q.alt.path, q.alt.loaded = a.AltAV.Path(), true
+		q.alt.path, q.alt.loaded = q.ecn(a.AltAV.Path()), true
 	}
 	switch {
 	case mask&MaskPathMigState == 0:
@@ -91,6 +91,7 @@ func (q *QP) migrate(now time.Duration) {
 	}
 	q.path, q.alt = q.alt.path, alternate{}
 	q.snd.moved(now)
+	q.pace.start(now)
 	q.count(PathMigrations)
 	q.event(EventPathMig)
 }

@@ -305,10 +305,12 @@ func (q *QP) enter(now time.Duration, to State) {
 	switch to {
 	case Reset:
 		q.attr, q.path, q.alt, q.left, q.est, q.kin = Attr{}, Path{}, alternate{}, netip.Addr{}, false, false
+		q.pace, q.cnps = nil, nil
 		q.snd.reset()
 		q.rcv.reset()
 	case RTR:
-		q.path = q.attr.AV.Path()
+		q.path = q.ecn(q.attr.AV.Path())
+		q.pace.start(now)
 		q.rcv.start(&q.attr)
 	case RTS:
 		if from == RTR {
@@ -317,7 +319,7 @@ func (q *QP) enter(now time.Duration, to State) {
 		q.snd.resume()
 	case SQD:
 		if from == SQD {
-			q.path = q.attr.AV.Path()
+			q.path = q.ecn(q.attr.AV.Path())
 			q.rcv.resize()
 			q.snd.kick(now)
 			return

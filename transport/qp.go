@@ -8,6 +8,7 @@ import (
 
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/mem"
+	"github.com/goroce/goroce/transport/cc"
 )
 
 // Never is the deadline of a queue pair that waits for nothing.
@@ -41,6 +42,7 @@ type Inbound struct {
 	Src, Dst netip.Addr
 	TOS      uint8 // IPv4 TOS or IPv6 traffic class
 	CE       bool  // congestion experienced (ECN)
+	Overflow bool  // the receive socket has dropped packets before it
 }
 
 // Want says what a queue pair would transmit now if it were asked.
@@ -51,7 +53,8 @@ const (
 	WantData                     // requests or READ responses
 )
 
-// QPConfig is what a queue pair is made of. All fields but Event and Stash are needed.
+// QPConfig is what a queue pair is made of. All fields but Event, Stash and those of
+// congestion control are needed.
 type QPConfig struct {
 	Num            ib.QPN
 	Type           QPType
@@ -62,6 +65,8 @@ type QPConfig struct {
 	SendCQ, RecvCQ CQ
 	SQDepth        uint32 // entries of the send queue, a power of two
 	SigAll         bool   // every send request is signaled
+	// ECN says that packets are ECT(0), where the traffic class has no ECN codepoint.
+	ECN bool
 	// SharedRQ says that RQ belongs to other queue pairs as well: what is in it
 	// is not flushed with this one, which tells EventQPLastWQE instead.
 	SharedRQ bool
@@ -88,6 +93,14 @@ type QPConfig struct {
 	// Seen, if not nil, is told the state as well, for those who post without a call.
 	// It changes before anything is flushed because of it, and not after Destroy.
 	Seen *atomic.Uint32
+	// Congestion says how fast to send; nil: as the window lets. Its New is called
+	// when the queue pair first sends. Traced is told when the rate changes, and of
+	// the reason, as Event is told.
+	Congestion cc.Algorithm
+	Traced     func(now time.Duration, why string, s cc.State)
+	// Notifier has senders told of packets that a switch has marked; nil: they
+	// are only counted.
+	Notifier *Notifier
 }
 
 // noEvent is given to fail when no asynchronous event goes with the error:
@@ -109,10 +122,12 @@ type QP struct {
 	left  netip.Addr // where the peer comes from until it has followed a migration
 	snd   sender
 	rcv   receiver
-	turn  bool  // whose turn it is in Transmit: the receiver's
-	est   bool  // EventCommEst was given
-	resv  uint8 // what the reserved field of packets says, see selective.go
-	kin   bool  // the peer understands it
+	pace  *pacer   // see paced
+	cnps  *notices // or nil
+	turn  bool     // whose turn it is in Transmit: the receiver's
+	est   bool     // EventCommEst was given
+	resv  uint8    // what the reserved field of packets says, see selective.go
+	kin   bool     // the peer understands it
 }
 
 // NewQP returns a queue pair in state Reset. It trusts cfg.
@@ -242,7 +257,7 @@ func (q *QP) Receive(now time.Duration, in *Inbound) {
 	case !q.fromPeer(in):
 		q.count(DropSource)
 	case info.Op == ib.KindCNP:
-		q.count(RPCNPIgnored)
+		q.cnp(now, in)
 	case !ib.DefaultPKey.Matches(in.PKey()):
 		q.count(DropPKey)
 	case !q.cfg.Type.accepts(info):
@@ -254,22 +269,15 @@ func (q *QP) Receive(now time.Duration, in *Inbound) {
 			q.count(DropState) // IBTA 10.3.1.3: nothing was sent yet
 			return
 		}
-		q.congestion(in)
+		q.congestion(now, in)
 		q.snd.receive(now, in)
 	default:
-		q.congestion(in)
+		q.congestion(now, in)
 		if q.state == RTR && !q.est && q.cfg.Type != UD {
 			q.est = true
 			q.event(EventCommEst) // IBTA 11.6.3.1: the first packet may overtake the connection's set-up
 		}
 		q.rcv.receive(now, in)
-	}
-}
-
-// congestion counts a packet that a switch marked.
-func (q *QP) congestion(in *Inbound) {
-	if in.CE {
-		q.count(NPECNMarked)
 	}
 }
 
@@ -312,16 +320,38 @@ func (q *QP) Kick(now time.Duration) {
 // exact but for one case: after news it may promise data that the window then
 // forbids, once.
 func (q *QP) Wants() Want {
-	return q.rcv.wants() | q.snd.wants()
+	w := q.rcv.wants() | q.snd.wants()
+	if q.pace.holds() {
+		w &^= WantData
+	}
+	if q.owesCNPs() {
+		w |= WantControl
+	}
+	return w
 }
 
-// TransmitControl writes the acknowledgements that are due. WantControl stays
-// set when out had no room.
-func (q *QP) TransmitControl(now time.Duration, out Outbox) { q.rcv.control(now, out) }
+// TransmitControl writes the CNPs and the acknowledgements that are due. WantControl
+// stays set when out had no room.
+func (q *QP) TransmitControl(now time.Duration, out Outbox) {
+	q.putCNPs(out)
+	q.rcv.control(now, out)
+}
 
 // Transmit writes packets of requests or of READ responses, in turn, until
-// about budget bytes are written or out has no room. It returns the bytes.
+// about budget bytes are written, out has no room, or the rate of the queue pair
+// lets no more leave. It returns the bytes.
 func (q *QP) Transmit(now time.Duration, out Outbox, budget int) (n int) {
+	p := q.paced(now)
+	if budget = p.allow(now, budget); budget == 0 {
+		return 0
+	}
+	n = q.take(now, out, budget)
+	p.sent(now)
+	return n
+}
+
+// take lets the receiver or the sender write, whose turn it is, or else the other.
+func (q *QP) take(now time.Duration, out Outbox, budget int) (n int) {
 	q.turn = !q.turn
 	if q.turn {
 		if n = q.rcv.transmit(now, out, budget); n == 0 {
@@ -336,10 +366,21 @@ func (q *QP) Transmit(now time.Duration, out Outbox, budget int) (n int) {
 }
 
 // Deadline returns when Expire wants to be called, Never for not at all.
-func (q *QP) Deadline() time.Duration { return q.snd.deadline() }
+func (q *QP) Deadline() time.Duration { return min(q.snd.deadline(), q.pace.deadline()) }
 
 // Expire runs the timers that are due. It is harmless at any other time.
-func (q *QP) Expire(now time.Duration) { q.snd.expire(now) }
+func (q *QP) Expire(now time.Duration) {
+	q.pace.expire(now)
+	q.snd.expire(now)
+}
+
+// Congestion returns what the controller shows; Unlimited while there is none.
+func (q *QP) Congestion() cc.State {
+	if q.pace == nil {
+		return cc.State{Rate: cc.Unlimited, Target: cc.Unlimited}
+	}
+	return q.pace.ctl.State()
+}
 
 // Left says that packets written before had to wait for a full socket, and have left
 // only now: the time they waited is not the peer's.
@@ -402,6 +443,9 @@ func (q *QP) packetTo(out Outbox, path *Path, dest ib.QPN, op ib.Opcode, n int, 
 	if b == nil {
 		return nil
 	}
+	if q.pace != nil {
+		q.pace.size = len(b) + ipOverhead(path)
+	}
 	ib.BTH{
 		Opcode: op, Solicited: solicited, MigReq: q.attr.PathMigState == MigMigrated, Pad: uint8(pad), PKey: ib.DefaultPKey,
 		DestQP: dest, AckReq: ackReq, PSN: psnOf(seq), Resv7: q.resv,
@@ -412,8 +456,19 @@ func (q *QP) packetTo(out Outbox, path *Path, dest ib.QPN, op ib.Opcode, n int, 
 	return b
 }
 
+// ipOverhead is the size of the IP and UDP headers.
+func ipOverhead(p *Path) int {
+	if p.Dst.Is4() {
+		return 20 + 8
+	}
+	return 40 + 8
+}
+
 func (q *QP) commit(out Outbox) {
 	out.Commit()
+	if q.pace != nil {
+		q.pace.bytes += q.pace.size
+	}
 	q.count(SentPkts)
 }
 

@@ -478,11 +478,12 @@ func (r *requester) fits(cost uint64) bool {
 }
 
 // mustAsk says whether a packet that ends no message asks for an acknowledgement
-// all the same: each quarter of the window, and when it fills the window. rxe
-// acknowledges nothing else (Linux rxe_resp.c).
+// all the same: each quarter of the window, when it fills the window, and each burst of
+// a queue pair that is held to a rate. rxe acknowledges nothing else (Linux
+// rxe_resp.c).
 func (r *requester) mustAsk(cost uint64) bool {
 	after := r.nxtCum + cost
-	return after-r.asked >= r.win.size/4 || after-r.unaCum+r.win.step > r.win.size
+	return after-r.asked >= r.win.size/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > r.win.size
 }
 
 // sent takes note of a packet that went out and stands for n PSNs.

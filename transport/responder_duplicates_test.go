@@ -96,7 +96,7 @@ func TestResponderDuplicates(t *testing.T) {
 			< FIRST 1 256 msn=1 @256
 			< MIDDLE 2 256 @512
 			< LAST 3 232 msn=1 @768`},
-		{name: "READ before one in mid-answer", rule: "IBTA 9.7.5.1: responses in PSN order; the later READ goes on where it was", script: `
+		{name: "READ before one in mid-answer", rule: "IBTA 9.7.5.1: responses in PSN order; the later READ goes on where it was, with a FIRST (Linux rxe_comp.c takes nothing else behind an ONLY)", script: `
 			> RDMA_READ_REQUEST 0 4 @0
 			> RDMA_READ_REQUEST 1 600 @256
 			! hold
@@ -105,8 +105,26 @@ func TestResponderDuplicates(t *testing.T) {
 			< FIRST 1 256 msn=2 @256
 			> RDMA_READ_REQUEST 0 4 @0
 			< ONLY 0 4 msn=1 @0
-			< MIDDLE 2 256 @512
+			< FIRST 2 256 msn=2 @512
 			< LAST 3 88 msn=2 @768`},
+		{name: "duplicate SEND while a READ is in mid-answer", rule: "Linux rxe_comp.c: no acknowledgement between the responses of a READ", script: `
+			! recv 4
+			> SEND_ONLY 0 4 ack
+			wc RECV 1 4
+			< ACK 0 msn=1
+			> RDMA_READ_REQUEST 1 600 @256
+			! hold
+			! data 100
+			< FIRST 1 256 msn=2 @256
+			> SEND_ONLY 0 4 ack
+			! hold
+			! control
+			nothing
+			! data 10000
+			! control
+			< MIDDLE 2 256 @512
+			< LAST 3 88 msn=2 @768
+			< ACK 0 msn=1`},
 		{name: "READ behind its repetition", rule: "Linux hw/hfi1/rc.c: a requester does not back up", script: `
 			> RDMA_READ_REQUEST 0 600 @0
 			< FIRST 0 256 msn=1 @0

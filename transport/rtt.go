@@ -17,6 +17,8 @@ type rtt struct {
 	smooth, dev time.Duration // SRTT and RTTVAR, with a first sample
 	least       time.Duration
 	known       bool
+	latest      time.Duration
+	fresh       bool  // the controller does not know latest
 	shift       uint8 // probes since the last sample: each doubles the time (RFC 6298, section 5.5)
 
 	seq  uint64 // the packet that is timed, 0 for none
@@ -59,7 +61,7 @@ func (t *rtt) passed(now time.Duration, una uint64) {
 }
 
 func (t *rtt) sample(d time.Duration) {
-	t.seq, t.shift = 0, 0
+	t.seq, t.shift, t.latest, t.fresh = 0, 0, d, true
 	if !t.known {
 		t.known, t.smooth, t.dev, t.least = true, d, d/2, d
 		return

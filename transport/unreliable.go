@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/goroce/goroce/ib"
@@ -17,7 +19,10 @@ type unreliable struct {
 	done uint32 // requests before it have completed
 	unreliableState
 	src mem.Cursor // memory of the request
-	wc  WC         // scratch, so that a completion needs no allocation
+
+	recent [4]netip.Addr // where datagrams went last, for CNPs
+	oldest int           // of them
+	wc     WC            // scratch, so that a completion needs no allocation
 }
 
 // unreliableState is the request that packets are made of.
@@ -163,12 +168,25 @@ func (s *unreliable) address() WCStatus {
 	if s.dest = s.e.RemoteQPN; !ok || s.dest == 0 || s.dest > ib.MulticastQPN {
 		return WCLocQPOpErr
 	}
+	s.path = s.q.ecn(s.path)
+	s.remember(s.path.Dst)
 	s.deth = ib.DETH{QKey: s.e.QKey, SrcQP: s.q.cfg.Num}
 	if s.e.QKey&ControlledQKey != 0 {
 		s.deth.QKey = s.q.attr.QKey
 	}
 	return WCSuccess
 }
+
+// remember notes where a datagram goes.
+func (s *unreliable) remember(dst netip.Addr) {
+	if !s.knows(dst) {
+		s.recent[s.oldest] = dst
+		s.oldest = (s.oldest + 1) % len(s.recent)
+	}
+}
+
+// knows says whether a datagram went there of late.
+func (s *unreliable) knows(dst netip.Addr) bool { return slices.Contains(s.recent[:], dst) }
 
 // put writes the next packet of the request and returns its size; 0 if there was
 // no room or the request failed.

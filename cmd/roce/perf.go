@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/transport/cc"
 	"github.com/spf13/cobra"
 )
 
@@ -97,6 +100,7 @@ type perfOptions struct {
 	ackTime  int     // a code: 4.096 us times 2 to this power
 	loss     float64 // percent of the packets that we send
 	reorder  float64
+	cc       cc.Algorithm
 	gbits    bool
 	json     bool
 	timeout  time.Duration
@@ -143,6 +147,9 @@ func (o *perfOptions) faults() func(netio.Backend) netio.Backend {
 		}})
 	}
 }
+
+// perfControls are the algorithms of congestion control, by the name for --cc.
+var perfControls = map[string]cc.Algorithm{"none": cc.None{}, "dcqcn": cc.DCQCN{}, "swift": cc.Swift{}}
 
 // title is what stands above the table.
 func (o *perfOptions) title() string {
@@ -207,6 +214,7 @@ func (a *app) perfTestCommand(t *perfTest) *cobra.Command {
 		conn      string
 		atomic    string
 		verify    string
+		control   string
 		mtu       int
 		size      uint64
 		seconds   int
@@ -273,6 +281,9 @@ does not answer, wrong data), 2 wrong usage.`,
 			}
 			o.size = int(size)
 			o.duration = time.Duration(seconds) * time.Second
+			if o.cc = perfControls[control]; o.cc == nil {
+				return usagef(cmd, "--cc %s: known are %s", control, strings.Join(slices.Sorted(maps.Keys(perfControls)), ", "))
+			}
 			if err := o.check(cmd); err != nil {
 				return err
 			}
@@ -342,6 +353,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.IntVar(&o.buffers, "socket-buffer", 0, "bytes to ask for for each of the socket's buffers (default: 8 MiB to receive, 4 MiB to send)")
 	f.Float64Var(&o.loss, "loss", 0, "lose so many percent of the packets that this side sends")
 	f.Float64Var(&o.reorder, "reorder", 0, "let so many percent of them be overtaken by 3 to 50 others, 1 ms at most")
+	f.StringVar(&control, "cc", "dcqcn", "how this side adapts its rate to the network: "+strings.Join(slices.Sorted(maps.Keys(perfControls)), ", "))
 	f.BoolVarP(&o.rdmaCM, "rdma_cm", "R", false, "connect the queue pairs by rdma_cm, on both sides; RC only")
 	f.BoolVarP(&ignored, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
 	f.StringVar(&verify, "verify", "", "verify the data, on both sides: of each message, or with 'last' what is there in the end, without a part in the time")

@@ -36,7 +36,7 @@ type perfEndpoint struct {
 // openPerf opens the device of a local address.
 func (a *app) openPerf(addr netip.Addr, o *perfOptions) (_ *perfEndpoint, err error) {
 	e := &perfEndpoint{o: o}
-	if e.dev, err = a.open(roce.Config{Addr: addr, Wrap: o.faults(), RecvBuffer: o.buffers, SendBuffer: o.buffers, Spin: o.spin()}); err != nil {
+	if e.dev, err = a.open(roce.Config{Addr: addr, Wrap: o.faults(), RecvBuffer: o.buffers, SendBuffer: o.buffers, Spin: o.spin(), Congestion: o.cc}); err != nil {
 		return nil, err
 	}
 	defer func() {

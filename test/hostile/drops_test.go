@@ -120,11 +120,8 @@ var dropTable = []drop{
 	{name: "UC to RC", want: "drop_transport", packets: to(ofRC, spec{op: ib.OpUCSendOnly})},
 	{name: "XRC to RC", want: "drop_transport", packets: to(ofRC, spec{op: ib.OpXRCSendOnly})},
 	{name: "RC to UD", want: "drop_transport", packets: to(ofUD, spec{op: ib.OpRCSendOnly})},
-	{name: "CNP", want: "rp_cnp_ignored", packets: func(v *victim) [][]byte {
-		b := make([]byte, ib.CNPSize)
-		ib.PutCNP(b, v.rc.QP.Num())
-		return [][]byte{b}
-	}},
+	{name: "CNP", want: "rp_cnp_handled", packets: cnpTo(ofRC)},
+	{name: "CNP from where no datagram went", want: "drop_source_address", from: stranger, packets: cnpTo(ofUD)},
 
 	{name: "ACK before anything was sent", want: "drop_ghost_ack", packets: toVictim(spec{op: ib.OpRCAck})},
 	{name: "ACK of what was not sent yet", want: "drop_ghost_ack", before: posted(roce.WRWrite, 8), packets: toVictim(spec{op: ib.OpRCAck, psn: 1})},
@@ -160,6 +157,15 @@ var dropTable = []drop{
 	{name: "not allowed", want: "drop_not_allowed", from: netip.MustParseAddr("192.0.2.1"), packets: one(spec{op: ib.OpUDSendOnly, n: 4})},
 }
 
+// cnpTo makes a CNP to a queue pair.
+func cnpTo(of func(*victim) *rocetest.Endpoint) func(v *victim) [][]byte {
+	return func(v *victim) [][]byte {
+		b := make([]byte, ib.CNPSize)
+		ib.PutCNP(b, of(v).QP.Num())
+		return [][]byte{b}
+	}
+}
+
 // armed gives the attacked queue pair an alternate path to elsewhere.
 func armed(v *victim) {
 	must(v.t, v.rc.QP.Modify(&roce.Attr{State: roce.StateRTS, AltAV: roce.AddressVector{DGID: ib.GIDFromAddr(v.at(stranger)), HopLimit: 64}, AltPortNum: 1, PathMigState: roce.MigRearm},
@@ -176,6 +182,7 @@ var elsewhere = map[string]string{
 	"drop_mad_format":  "roce, TestGSIDrops",
 	"drop_mad_class":   "roce, TestGSIDrops",
 	"drop_mad_send":    "roce, TestGSIFull",
+	"drop_rate_change": "roce, TestRateChangesAreBounded",
 }
 
 // TestDropsAreCounted: each packet that is dropped moves exactly the counter of its

@@ -81,8 +81,8 @@ func (w *world) checkSent(node int, p *ib.Packet) error {
 		return w.byQPN[node][p.DETH().SrcQP].checkDatagram(p)
 	}
 	s := w.senders[p.DestQP()]
-	if s == nil {
-		return nil
+	if s == nil || p.Info().Op == ib.KindCNP {
+		return nil // a CNP answers no request
 	}
 	if p.Info().Request {
 		return s.checkRequest(p)

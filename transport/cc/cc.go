@@ -9,6 +9,7 @@ package cc
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 )
 
@@ -33,6 +34,14 @@ func (r Rate) String() string {
 	return fmt.Sprintf("%.3g Mb/s", float64(r/Mbps))
 }
 
+// MarshalJSON writes a number, and null for Unlimited.
+func (r Rate) MarshalJSON() ([]byte, error) {
+	if r == Unlimited {
+		return []byte("null"), nil
+	}
+	return strconv.AppendFloat(nil, float64(r), 'f', 0, 64), nil
+}
+
 // Bytes returns how many bytes are sent in d at rate r, at most 2^62.
 func (r Rate) Bytes(d time.Duration) int64 {
 	return int64(min(float64(r)/8*d.Seconds(), 1<<62))
@@ -48,7 +57,8 @@ func (r Rate) Time(n int64) time.Duration {
 type Algorithm interface {
 	// New returns the controller of one queue pair, nil to leave it alone. The
 	// error names a parameter that is wrong; those of this package are a
-	// *ParamError.
+	// *ParamError. It is called when a queue pair is made, to check, and again when
+	// that first sends, under the lock of its engine: it must not wait.
 	New() (Controller, error)
 }
 

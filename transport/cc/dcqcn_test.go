@@ -1,6 +1,7 @@
 package cc
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -291,6 +292,11 @@ func TestRate(t *testing.T) {
 	for r, want := range map[Rate]string{Unlimited: "unlimited", 2.5 * Gbps: "2.5 Gb/s", 10 * Mbps: "10 Mb/s"} {
 		if r.String() != want {
 			t.Errorf("%v, want %s", r, want)
+		}
+	}
+	for r, want := range map[Rate]string{Unlimited: "null", 2.5 * Gbps: "2500000000"} {
+		if b, err := json.Marshal(r); err != nil || string(b) != want {
+			t.Errorf("%v in JSON is %s, %v", r, b, err)
 		}
 	}
 	for k, want := range map[Kind]string{Start: "start", CNP: "cnp", Timeout: "timeout", Ack: "ack", 9: "Kind(9)"} {
