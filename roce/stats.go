@@ -36,8 +36,8 @@ type QPStats struct {
 	// Rate is how fast it may send, Target the rate that it comes back to, in bits
 	// per second; cc.Unlimited, null in JSON, means that only the window limits it.
 	// Alpha is DCQCN's estimate of the congestion, between 0 and 1.
-	Rate   cc.Rate `json:"rate"`
-	Target cc.Rate `json:"target_rate"`
+	Rate   cc.Rate `json:"rate_bit_per_sec"`
+	Target cc.Rate `json:"target_bit_per_sec"`
 	Alpha  float64 `json:"alpha"`
 }
 

@@ -79,7 +79,10 @@ func TestStat(t *testing.T) {
 		devices[].qps[].type string
 		devices[].qps[].state string
 		devices[].qps[].peer string
-		devices[].qps[].path_mtu number`)
+		devices[].qps[].path_mtu number
+		devices[].qps[].rate_bit_per_sec number
+		devices[].qps[].target_bit_per_sec number
+		devices[].qps[].alpha number`)
 }
 
 // Rates are per second of the device's own clock, of what has changed.
