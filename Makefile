@@ -11,7 +11,10 @@ FUZZTIME ?= 10s
 
 BENCHFLAGS = $(if $(ONLY),-part targets -only "$(ONLY)",$(if $(filter quick,$(BENCH)),-part targets,$(if $(filter rxe,$(BENCH)),-part rxe )-docs docs/performance.md -json build))
 
-.PHONY: help test lint race plain interop fuzz hostile recovery goodput sim congestion bench dropin dropintest clean
+# Of packages; before 1.0 a pre-release of 0.1.0.
+VERSION ?= 0.1.0~dev
+
+.PHONY: help build test lint race plain interop fuzz hostile recovery goodput sim congestion bench dropin dropintest package cross bigendian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -83,6 +86,22 @@ dropintest: ## all tests of the drop-in libraries, with programs of Debian's pac
 	@$(MAKE) --no-print-directory dropin
 	go vet -tags dropin ./cmd/dropin
 	ROCE_DROPIN=$(CURDIR)/build/dropin go test -count=1 -timeout 30m -v ./test/dropin -dropin.all
+
+build: ## build/roce, a static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o build/roce ./cmd/roce
+
+package: build ## a Debian package in build/, with man pages, completions and licences; and what the Containerfile says, without an engine
+	packaging/check.sh "$$(packaging/deb.sh $(VERSION))"
+	packaging/container.sh
+
+cross: ## build the library and the command for Linux, macOS and Windows on amd64 and arm64
+	@for os in linux darwin windows; do for arch in amd64 arm64; do \
+		echo "$$os $$arch"; GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 go build -o /dev/null ./cmd/roce; \
+	done; done
+
+bigendian: ## unit tests of ib, mem and transport on a big-endian machine (s390x, in qemu-user)
+	@command -v qemu-s390x >/dev/null || { echo "make bigendian: no qemu-s390x; on Debian: apt-get install qemu-user"; exit 1; }
+	GOARCH=s390x CGO_ENABLED=0 go test -count=1 -timeout 30m -exec qemu-s390x ./ib/... ./mem/... ./transport/...
 
 clean: ## remove what builds and tests left in the checkout
 	rm -rf build

@@ -17,7 +17,7 @@ var consoleBlock = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
 // demo is shortened, TCP and UDP ports are ones that no other test uses.
 func TestDocuments(t *testing.T) {
 	blocks := 0
-	for _, file := range []string{"../../README.md", "../../docs/cli.md"} {
+	for _, file := range []string{"../../README.md", "../../docs/cli.md", "../../docs/quickstart.md"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
