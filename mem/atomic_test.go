@@ -88,7 +88,7 @@ func TestAtomicChecks(t *testing.T) {
 			continue
 		}
 		for i, b := range tt.r.Bytes() {
-			if b != 0 && (tt.r != r || i != 0 && i != 0x38) {
+			if b != 0 && (tt.r != r || i/8 != 0 && i/8 != 0x38/8) { // in the order of bytes of this machine
 				t.Fatalf("%s: byte %d was written", tt.rule, i)
 			}
 		}
