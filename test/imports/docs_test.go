@@ -39,6 +39,9 @@ func TestDocumentsNameTests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, m := range defined.FindAllSubmatch(text, -1) {
+			exists[string(m[1])] = true // an example of a test, for readers
+		}
 		for _, name := range named.FindAllString(string(text), -1) {
 			if !exists[name] {
 				t.Errorf("%s names %s, which does not exist", path, name)
