@@ -18,7 +18,6 @@ type readResource struct {
 	start       uint64 // where the present answer began
 	next        uint64 // next response to write
 	stop        uint64 // after the last of the present answer
-	broken      bool   // another answer has come in between: the next response begins anew
 	va          uint64
 	length      uint32
 	rkey        uint32
@@ -31,7 +30,7 @@ type readResource struct {
 func (res *readResource) answered() bool { return res.next == res.stop }
 
 // amid says whether a response was written last that others of the answer follow.
-func (res *readResource) amid() bool { return res.next > res.start && !res.answered() && !res.broken }
+func (res *readResource) amid() bool { return res.next > res.start && !res.answered() }
 
 // readQueue is a ring of the last MaxDestRdAtomic READs and atomics in PSN order.
 // Both are called READs below: they differ in what is written as response.
@@ -121,9 +120,6 @@ func (rq *readQueue) restart(seq, stop uint64) {
 		res.stop = max(res.stop, stop)
 	}
 	if i < rq.at {
-		if rq.pending() {
-			rq.current().broken = true
-		}
 		rq.at = i
 		rq.close()
 	}
@@ -302,7 +298,6 @@ func (r *responder) putResponse(now time.Duration, out Outbox, res *readResource
 		return 0
 	}
 	r.q.commit(out)
-	res.broken = false
 	if res.next++; res.answered() {
 		r.reads.advance()
 	}
@@ -313,7 +308,7 @@ func (r *responder) putResponse(now time.Duration, out Outbox, res *readResource
 // that begins within the READ, begins with FIRST or ONLY (IBTA 9.4.4; Linux
 // rxe_comp.c accepts nothing else).
 func responseOpcode(res *readResource) ib.Opcode {
-	switch first, last := !res.amid(), res.next+1 == res.stop; {
+	switch first, last := res.next == res.start, res.next+1 == res.stop; {
 	case first && last:
 		return ib.OpRCReadResponseOnly
 	case first:
