@@ -9,6 +9,9 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 
 FUZZTIME ?= 10s
 
+# Many tests wait most of the time: more of them at once than there are processors.
+TESTFLAGS = -timeout 15m -parallel 6
+
 BENCHFLAGS = $(if $(ONLY),-part targets -only "$(ONLY)",$(if $(filter quick,$(BENCH)),-part targets,$(if $(filter rxe,$(BENCH)),-part rxe )-docs docs/performance.md -json build))
 
 # Of packages; before 1.0 a pre-release of 0.1.0.
@@ -30,10 +33,10 @@ lint: ## gofmt, go vet (for Linux, macOS and Windows), staticcheck
 	go tool -modfile=test/tools/go.mod staticcheck ./...
 
 race: ## go test -race ./... (no root, no network but loopback)
-	env -u GOROCE_INTEROP go test -race -timeout 15m ./...
+	env -u GOROCE_INTEROP go test -race $(TESTFLAGS) ./...
 
 plain: ## go test ./...: what the race detector leaves out, as allocations and most seeds of the simulator
-	env -u GOROCE_INTEROP go test -timeout 15m ./...
+	env -u GOROCE_INTEROP go test $(TESTFLAGS) ./...
 
 interop: ## the whole product of interop cases against Linux rxe in QEMU; takes about an hour and writes docs/interop.md
 	@echo "make interop: every interop case, on three kernels in QEMU, after the Debian packages for it"

@@ -172,11 +172,10 @@ func (r *cmRun) each(f func(*cmNode) error) error {
 }
 
 // client connects, answers the messages and waits until the server disconnects.
-func (r *cmRun) client(ctx context.Context) error {
+func (r *cmRun) client(ctx context.Context) (err error) {
 	o := r.o
 	source := o.bind
 	if !source.IsValid() {
-		var err error
 		if source, err = sourceFor(ctx, o.server); err != nil {
 			return err
 		}
@@ -186,6 +185,7 @@ func (r *cmRun) client(ctx context.Context) error {
 		return err
 	}
 	defer dev.Close()
+	defer func() { r.leave(err) }()
 	for range o.conns {
 		r.nodes = append(r.nodes, &cmNode{o: o})
 	}
@@ -257,7 +257,7 @@ func (r *cmRun) part(ctx context.Context, first bool) error {
 }
 
 // server takes connections, sends the messages, takes the answers and disconnects.
-func (r *cmRun) server(ctx context.Context) error {
+func (r *cmRun) server(ctx context.Context) (err error) {
 	o := r.o
 	host := ""
 	if o.bind.IsValid() {
@@ -268,6 +268,7 @@ func (r *cmRun) server(ctx context.Context) error {
 		return err
 	}
 	defer closeAll()
+	defer func() { r.leave(err) }()
 	r.app.progressf("waiting for %d connections on port %d", o.conns, o.port)
 	if err := r.accept(ctx, l); err != nil {
 		return err
@@ -287,8 +288,24 @@ func (r *cmRun) server(ctx context.Context) error {
 	return r.part(ctx, o.messages > 0)
 }
 
+// leave, after an error, tells the peers of all connections, so that they need not
+// find out by waiting.
+func (r *cmRun) leave(err error) {
+	if err == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	r.each(func(n *cmNode) error {
+		if n.conn == nil {
+			return nil
+		}
+		return n.conn.Shutdown(ctx)
+	})
+}
+
 // accept takes all connections; the first may be long in coming.
-func (r *cmRun) accept(ctx context.Context, l *rdmacm.Listener) error {
+func (r *cmRun) accept(ctx context.Context, l *rdmacm.Listener) (err error) {
 	first, err := l.Accept(ctx)
 	if err != nil {
 		return err
@@ -297,9 +314,17 @@ func (r *cmRun) accept(ctx context.Context, l *rdmacm.Listener) error {
 	limited, cancel := context.WithTimeout(ctx, r.o.timeout)
 	defer cancel()
 	answered := make(chan error, r.o.conns)
+	waiting := 0
+	defer func() { // after an error
+		cancel()
+		for range waiting {
+			<-answered
+		}
+	}()
 	for req := first; ; {
 		n := &cmNode{o: r.o}
 		r.nodes = append(r.nodes, n)
+		waiting++
 		go func(req *rdmacm.Request) {
 			var err error
 			n.conn, err = req.Accept(limited, n.config())
@@ -315,7 +340,8 @@ func (r *cmRun) accept(ctx context.Context, l *rdmacm.Listener) error {
 			return err
 		}
 	}
-	for range r.nodes {
+	for waiting > 0 {
+		waiting--
 		if err := <-answered; err != nil {
 			return err
 		}

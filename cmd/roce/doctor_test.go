@@ -33,6 +33,7 @@ serve $ROCE serve --addr 10.9.1.2
 // Each thing that doctor looks at is broken, and found: by the line that begins with
 // want, and by the exit status.
 func TestDoctorFinds(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name, breaks, args, mends string
 		want                      string // in the output

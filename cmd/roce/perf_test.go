@@ -183,6 +183,7 @@ func TestPerfFaults(t *testing.T) {
 
 // -D measures for so long, on both sides.
 func TestPerfDuration(t *testing.T) {
+	t.Parallel()
 	for _, test := range perfTests {
 		t.Run(test.name, func(t *testing.T) {
 			begin := time.Now()

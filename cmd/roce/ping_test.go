@@ -192,7 +192,7 @@ func TestCMDisagree(t *testing.T) {
 		t.Errorf("client %+v, server %+v", c, s)
 	}
 	s, c = w.meet("cm -b 127.0.0.78 -c 2 --timeout 500ms", "cm -s 127.0.0.78 -b 127.0.0.79 -c 1")
-	if s.status != 1 || !strings.Contains(s.err, "1 of 2 connections have come") {
+	if s.status != 1 || !strings.Contains(s.err, "1 of 2 connections have come") || c.status != 1 || strings.Contains(c.err, "nothing came") {
 		t.Errorf("server %+v, client %+v", s, c)
 	}
 }

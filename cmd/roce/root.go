@@ -49,7 +49,7 @@ func newApp(stdout, stderr io.Writer) *app {
 // exit status. An error is one line on stderr.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.command()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
