@@ -52,6 +52,10 @@ func runBlock(t *testing.T, block string) {
 			continue // output
 		}
 		args, background := strings.CutSuffix(command, " &")
+		if server, ok := strings.CutPrefix(args, "roce serve "); ok && background {
+			defer w.serving(strings.Fields(server)...)()
+			continue
+		}
 		start := func() finished {
 			a, out, err := w.app()
 			a.listen = func(context.Context, uint16) (net.Listener, error) { return l, nil }

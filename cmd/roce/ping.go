@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/goroce/goroce/ib"
 	"github.com/spf13/cobra"
 )
 
@@ -27,6 +28,8 @@ type pingOptions struct {
 	debug      bool
 	json       bool
 	timeout    time.Duration
+	mtu        ib.MTU        // of the path; 0: what fits
+	ackTimeout time.Duration // 0: what rdmacm has
 }
 
 func (a *app) pingCommand() *cobra.Command {

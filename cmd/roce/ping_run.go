@@ -72,6 +72,7 @@ func (p *pinger) config() rdmacm.Config {
 		QP:                 roce.QPConfig{MaxSendWR: 16, MaxRecvWR: 2},
 		Access:             roce.RemoteRead | roce.RemoteWrite,
 		ResponderResources: 1, InitiatorDepth: 1,
+		PathMTU: p.o.mtu, AckTimeout: p.o.ackTimeout,
 		Prepare: p.prepare,
 	}
 }
@@ -97,6 +98,15 @@ func (p *pinger) prepare(c *rdmacm.Conn) error {
 		}
 	}
 	return p.receive()
+}
+
+// release frees the memory, which would keep the connection's protection domain.
+func (p *pinger) release() {
+	for _, mr := range []*roce.MR{p.info, p.told, p.data, p.back} {
+		if mr != nil {
+			mr.Deregister()
+		}
+	}
 }
 
 func (p *pinger) receive() error {
@@ -265,29 +275,35 @@ func (a *app) pingServer(ctx context.Context, o *pingOptions, r *pingResult) err
 		r.Pings, err = a.serveClient(ctx, o, req)
 		return err
 	}
-	return a.serveClients(ctx, o, l, math.MaxInt)
+	return a.serveClients(ctx, l, &room{limit: math.MaxInt}, func(ctx context.Context, req *rdmacm.Request) error {
+		_, err := a.serveClient(ctx, o, req)
+		return err
+	})
 }
 
-// serveClients serves all that come, so many at a time and no more, until ctx ends.
-func (a *app) serveClients(ctx context.Context, o *pingOptions, l *rdmacm.Listener, limit int) error {
-	var (
-		all  sync.WaitGroup
-		busy atomic.Int64
-	)
+// room is how many clients there may be at a time.
+type room struct {
+	limit int64
+	busy  atomic.Int64
+}
+
+// serveClients serves all that come, while there is room, until ctx ends.
+func (a *app) serveClients(ctx context.Context, l *rdmacm.Listener, r *room, serve func(context.Context, *rdmacm.Request) error) error {
+	var all sync.WaitGroup
 	defer all.Wait()
 	for {
 		req, err := l.Accept(ctx)
 		if err != nil {
 			return err
 		}
-		if busy.Load() >= int64(limit) {
+		if r.busy.Add(1) > r.limit {
+			r.busy.Add(-1)
 			req.Reject([]byte("busy")) // or it has gone by itself
 			continue
 		}
-		busy.Add(1)
 		all.Go(func() {
-			defer busy.Add(-1)
-			if _, err := a.serveClient(ctx, o, req); err != nil && ctx.Err() == nil {
+			defer r.busy.Add(-1)
+			if err := serve(ctx, req); err != nil && ctx.Err() == nil {
 				fmt.Fprintf(a.stderr, "roce: client %v: %s\n", req.RemoteAddr(), oneLine(err))
 			}
 		})
@@ -310,6 +326,7 @@ func turnAway(ctx context.Context, l *rdmacm.Listener) {
 func (a *app) serveClient(ctx context.Context, o *pingOptions, req *rdmacm.Request) (pings int, err error) {
 	p := &pinger{app: a, o: o}
 	p.debugf("client %v connects", req.RemoteAddr())
+	defer p.release()
 	conn, err := req.Accept(ctx, p.config())
 	if err != nil {
 		return 0, err

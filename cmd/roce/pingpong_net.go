@@ -40,12 +40,18 @@ func dial(ctx context.Context, o tcpServer) (net.Conn, error) {
 	case errors.As(err, &dns):
 		return nil, fmt.Errorf("cannot find the address of %s: %s", o.host, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("nobody listens on TCP port %d of %s: start a server there first (%s)", o.port, o.host, o.start)
+		return nil, &refusedError{fmt.Sprintf("nobody listens on TCP port %d of %s: start a server there first (%s)", o.port, o.host, o.start)}
 	case errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
 		return nil, fmt.Errorf("%s does not answer on TCP port %d within %v: is the address right, and does no firewall block it?", o.host, o.port, o.timeout)
 	}
 	return nil, fmt.Errorf("cannot connect to %s, TCP port %d: %w", o.host, o.port, rootCause(err))
 }
+
+// refusedError says that nobody listens.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+func (e *refusedError) Unwrap() error { return syscall.ECONNREFUSED }
 
 // loopback4 reports whether all addresses are loopback ones and one is IPv4.
 func loopback4(ips []netip.Addr) bool {

@@ -93,7 +93,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
 		a.devinfoCommand(), a.pingpongCommand(), a.perfCommand(), a.pingCommand(), a.cmCommand(),
-		a.dumpCommand(), a.statCommand(), a.doctorCommand(), a.serveCommand(), a.demoCommand(), a.execCommand(), a.manCommand(root),
+		a.dumpCommand(), a.statCommand(), a.doctorCommand(), a.interopCommand(), a.serveCommand(), a.demoCommand(), a.execCommand(), a.manCommand(root),
 	)
 	return root
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/cmd/roce/internal/echo"
+	"github.com/goroce/goroce/cmd/roce/internal/mirror"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
 	"github.com/goroce/goroce/roce/rdmacm"
@@ -32,19 +34,22 @@ func (a *app) serveCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
-		Short: "Be there for others to test against: doctor, ping, rping",
+		Short: "Be there for others to test against: interop, doctor, ping, rping",
 		Long: `serve waits at an address until it is interrupted. It tells 'roce doctor' what it sees
-of packets from there, and serves 'roce ping' and rping: SEND, RDMA READ and RDMA WRITE
-over connections of rdma_cm.
+of packets from there, serves 'roce ping' and rping (SEND, RDMA READ and RDMA WRITE
+over connections of rdma_cm), and 'roce interop': all operations over RC, UC and UD,
+requested by the client or, when that asks for it, by the server.
 
 Who is in none of the networks of --allow gets no answer to anything. Without it
-anybody may connect, up to --clients at a time, and read and write a buffer of 64 KiB
-that his connection alone has.
+anybody may connect, up to --clients at a time, and read and write a buffer of 64 KiB,
+with interop 128 KiB, that his connection alone has. What is sent back, and the
+requests of the server, go to the client's address only.
 
 Exit status: 0 interrupted, 1 failure, 2 wrong usage.`,
 		Example: `  roce serve --addr 10.0.0.2
   roce doctor 10.0.0.2                          # elsewhere
-  roce ping -c -a 10.0.0.2 -C 10 -V             # elsewhere`,
+  roce ping -c -a 10.0.0.2 -C 10 -V             # elsewhere
+  roce interop 10.0.0.2                         # elsewhere`,
 		Args: maxArgs(0, "the address is --addr"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -94,17 +99,70 @@ func (a *app) serve(ctx context.Context, o *serveOptions) error {
 		return err
 	}
 	defer dev.Close()
-	l, err := rdmacm.Listen(net.JoinHostPort(addr.String(), strconv.Itoa(int(o.port))), rdmacm.ListenConfig{PortSpace: rdmacm.TCP, Device: dev})
+	at := net.JoinHostPort(addr.String(), strconv.Itoa(int(o.port)))
+	connections, err := rdmacm.Listen(at, rdmacm.ListenConfig{PortSpace: rdmacm.TCP, Device: dev})
 	if err != nil {
 		return err
 	}
-	defer l.Close()
+	defer connections.Close()
+	datagrams, err := rdmacm.Listen(at, rdmacm.ListenConfig{PortSpace: rdmacm.UDP, Device: dev})
+	if err != nil {
+		return err
+	}
+	defer datagrams.Close()
 	fmt.Fprintf(a.stdout, "serving at %v\n", addr)
-	err = a.serveClients(ctx, &pingOptions{server: true, timeout: o.timeout}, l, o.clients)
+	ctx, cancel := context.WithCancelCause(ctx)
+	clients := &room{limit: int64(o.clients)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		cancel(a.serveClients(ctx, datagrams, clients, o.serveDatagrams))
+	}()
+	defer func() {
+		cancel(nil)
+		<-done
+	}()
+	err = a.serveClients(ctx, connections, clients, func(ctx context.Context, req *rdmacm.Request) error { return a.serveConnection(ctx, o, req) })
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
 	if ctx.Err() != nil {
 		return nil // that is how it ends
 	}
 	return err
+}
+
+// serveConnection serves one client: the mirror if it asks for that, else pings.
+func (a *app) serveConnection(ctx context.Context, o *serveOptions, req *rdmacm.Request) error {
+	if mirror.Asked(req.PrivateData()) {
+		return o.mirror(ctx, req, rdmacm.TCP)
+	}
+	_, err := a.serveClient(ctx, &pingOptions{server: true, timeout: o.timeout}, req)
+	return err
+}
+
+// serveDatagrams serves a client over UD.
+func (o *serveOptions) serveDatagrams(ctx context.Context, req *rdmacm.Request) error {
+	if !mirror.Asked(req.PrivateData()) {
+		return req.Reject([]byte("for roce interop only"))
+	}
+	return o.mirror(ctx, req, rdmacm.UDP)
+}
+
+func (o *serveOptions) mirror(ctx context.Context, req *rdmacm.Request, space rdmacm.PortSpace) error {
+	limited, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	m, err := mirror.Accept(limited, req, space)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	ctx, stop := watch(ctx, o.timeout, m.Seen)
+	defer stop()
+	if err := m.Serve(ctx); !errors.Is(err, mirror.ErrOver) {
+		return err
+	}
+	return nil
 }
 
 // firstAddr returns the first address of this machine that others can reach, or else

@@ -20,6 +20,7 @@ type pipe struct {
 	luck   *rand.Rand // of bursts: without them the others see the same draws
 	dir    Direction
 	record func(Fault)
+	local  func() netip.AddrPort
 	c      *counters
 	limit  int // of packets held
 
@@ -70,6 +71,7 @@ type fate struct {
 	corrupt                      int // times
 	delay                        time.Duration
 	by                           int // reorder: behind so many
+	edits                        []func([]byte)
 }
 
 // push puts a packet in. The buffer becomes the pipe's.
@@ -79,6 +81,9 @@ func (p *pipe) push(now time.Duration, k packet) {
 		p.c.add(FaultDrop, 1)
 		p.recycle(k)
 		return
+	}
+	for _, edit := range f.edits {
+		p.edit(&k, edit)
 	}
 	for range f.corrupt {
 		p.damage(k.buf)
@@ -205,8 +210,25 @@ func (p *pipe) consult(b []byte, f *fate) {
 			if f.by = s.By; f.by <= 0 {
 				f.by = defReorderBy
 			}
+		case Edit:
+			f.edits = append(f.edits, s.Edit)
 		}
 	}
+}
+
+// edit changes a packet as the script says and seals it again.
+func (p *pipe) edit(k *packet, change func([]byte)) {
+	change(k.buf)
+	src, dst := k.addr, k.dst
+	if p.dir == Tx {
+		src, dst = p.local(), k.addr
+		if k.port != 0 {
+			src = netip.AddrPortFrom(src.Addr(), k.port)
+		}
+	}
+	flow := ib.NewFlow(src, dst)
+	flow.Seal(k.id, k.buf) // what is sent has the Identification 0
+	p.c.add(FaultEdit, 1)
 }
 
 // damage changes one byte, but not byte 4 of the BTH, which the ICRC leaves out.

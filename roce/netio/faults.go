@@ -65,6 +65,7 @@ const (
 	Corrupt // change one byte
 	MarkCE
 	Reorder // hold until Fault.By later ones have passed
+	Edit    // change it by Fault.Edit, and seal it again
 )
 
 // Fault is a scripted fault. Several that match the same packet all apply.
@@ -81,6 +82,10 @@ type Fault struct {
 	Action Action
 	Delay  time.Duration // for Delay
 	By     int           // for Reorder; 0 means 3
+	// Edit, for the action of this name, changes the packet, BTH to ICRC, in place and
+	// not its length; the ICRC is made right again afterwards. A copy that Duplicate
+	// makes of the same packet is changed as well.
+	Edit func(b []byte)
 }
 
 // OfKind returns a Match for packets of any of the given kinds.
@@ -126,6 +131,7 @@ func WithFaults(b Backend, cfg FaultConfig) *Faulty {
 	f := &Faulty{b: b, runs: make([]Run, 0, faultBatch), in: make([]Received, faultBatch), retry: Never}
 	for d := range f.pipes {
 		f.pipes[d].init(cfg.Seed, uint64(d), &f.c)
+		f.pipes[d].local = b.LocalAddr
 		f.pipes[d].record = cfg.Record
 	}
 	for _, s := range cfg.Script {

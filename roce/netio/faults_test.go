@@ -257,6 +257,16 @@ func TestFaultScript(t *testing.T) {
 				t.Errorf("direction %d: packet %d, the 3rd marked: TOS %d, ICRC right %t", dir, i, p.TOS, p.ok)
 			}
 		}
+		edit := func(b []byte) { b[10] = 1 } // PSN + 256
+		for i, p := range scriptRun(t, Fault{Direction: dir, Nth: 3, Action: Edit, Edit: edit}) {
+			want := i
+			if i == 2 {
+				want += 256
+			}
+			if got := psns1(p); got != want || !p.ok {
+				t.Errorf("direction %d: packet %d, the 3rd changed: PSN %d, ICRC right %t", dir, i, got, p.ok)
+			}
+		}
 	}
 }
 

@@ -35,6 +35,7 @@ const (
 	FaultDelay                 // packets delayed on purpose
 	FaultCorrupt               // packets damaged on purpose
 	FaultCE                    // packets marked "congestion experienced" on purpose
+	FaultEdit                  // packets changed on purpose and sealed again
 	FaultOverflow              // packets dropped because too many were held
 	TapPackets                 // packets written to the tap
 	TapDropped                 // packets that the tap missed because its writer was too slow, or failed
@@ -45,7 +46,7 @@ var statNames = [NumStats]string{
 	"tx_calls", "tx_runs", "tx_packets", "tx_bytes", "tx_would_block", "tx_nobufs", "tx_refused", "tx_unreachable",
 	"tx_too_big", "tx_error", "tx_resealed", "tx_port_failed", "gso_off",
 	"rx_calls", "rx_packets", "rx_bytes", "rx_overflow", "rx_truncated", "rx_error", "icmp_errors",
-	"fault_drop", "fault_duplicate", "fault_reorder", "fault_delay", "fault_corrupt", "fault_ce", "fault_overflow",
+	"fault_drop", "fault_duplicate", "fault_reorder", "fault_delay", "fault_corrupt", "fault_ce", "fault_edit", "fault_overflow",
 	"tap_packets", "tap_dropped",
 }
 

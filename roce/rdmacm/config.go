@@ -52,7 +52,8 @@ type Config struct {
 	Prepare func(*Conn) error
 
 	// PrivateData goes to the peer's program with the request, or with the answer
-	// of Request.Accept: at most what MaxPrivateData says.
+	// of Request.Accept: at most what MaxPrivateData says. It is read after Prepare,
+	// which may fill it in: with a key that the peer has to know, say.
 	PrivateData []byte
 	// ResponderResources is how many READs and atomics of the peer may be under
 	// way; 0 means 16, and in Request.Accept not more than the peer asks for.
