@@ -95,8 +95,12 @@ type Config struct {
 	// of the device (of a manual one, inside Progress), with no lock held. It should
 	// be quick: 4096 changes wait, further ones are counted as drop_rate_change.
 	OnRate func(RateChange)
-	// Logger is told of what operators want to know; nil is silent. It is
-	// never called with a lock held.
+	// Logger is told of what operators want to know; nil is silent. It is never called
+	// with a lock held. Levels: Error, the engine has panicked; Warn, events that end
+	// something, packets for queue pairs that do not exist, requests for connections
+	// that failed; Info, devices that open and close, all other asynchronous events
+	// (migrations, the port), connections made and ended, queue pairs in an error
+	// state; Debug, all other changes of a queue pair's state.
 	Logger *slog.Logger
 }
 

@@ -23,13 +23,14 @@ const (
 	dropMADSend                  // a management datagram found the send queue full
 	dropNotAllowed               // the sender is in no network of Config.AllowPeers
 	dropRate                     // too many changes of rates wait to be told to Config.OnRate
+	dropLog                      // a record for Config.Logger found too many waiting
 	unknownQPLimited             // of dropUnknownQP: not looked at for the logger, see Config.UnknownQPRate
 	numDrops
 )
 
 var dropNames = [numDrops]string{
 	"drop_unknown_qp", "drop_icrc", "drop_ip_id", "drop_cq_overflow", "drop_event", "drop_mad_format", "drop_mad_class", "drop_mad_send",
-	"drop_not_allowed", "drop_rate_change", "unknown_qp_rate_limited",
+	"drop_not_allowed", "drop_rate_change", "drop_log", "unknown_qp_rate_limited",
 }
 
 // drops counts, written under the engine lock, read by anyone.

@@ -62,6 +62,8 @@ type Device struct {
 	nextPD   uint32
 	pds      int
 	channels map[*CompChannel]struct{}
+
+	journal journal
 }
 
 // Open opens a device. It needs no privileges. The errors say what to do: a
@@ -86,7 +88,9 @@ func Open(cfg Config) (*Device, error) {
 	if d.port, err = openPort(d.cfg, d.allow, netip.AddrPortFrom(addr, cfg.Port)); err != nil {
 		return nil, err
 	}
+	d.startJournal()
 	if err := d.port.engine.join(d); err != nil {
+		d.journal.close()
 		d.port.release()
 		return nil, err
 	}
@@ -199,6 +203,7 @@ func (d *Device) shut() error {
 	d.events.closeFD()
 	d.closeChannels()
 	err := d.port.release()
+	d.journal.close()
 	d.cfg.Logger.Info("device closed", "name", d.cfg.Name, "addr", d.addr)
 	if errors.Is(err, ErrClosed) {
 		return nil // the backend was closed under us

@@ -21,6 +21,7 @@ type AsyncEvent struct {
 // report queues an asynchronous event. Any locks may be held.
 func (d *Device) report(a AsyncEvent) {
 	d.recent.add(a)
+	d.noteEvent(a)
 	if !d.events.push(a, maxEvents) {
 		d.port.engine.count(dropEvent)
 	}

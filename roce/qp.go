@@ -233,7 +233,7 @@ func (q *QP) take(num ib.QPN) (bool, error) {
 // addAs makes the queue pair known under a free number. The engine is locked.
 func (q *QP) addAs(num ib.QPN) error {
 	if q.typ == XRCRecv {
-		q.start(transport.QPConfig{Num: num, Type: XRCRecv, SRQs: q.xrcd.dom, Counters: &q.dev.counters, Event: q.event, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective})
+		q.start(transport.QPConfig{Num: num, Type: XRCRecv, SRQs: q.xrcd.dom, Counters: &q.dev.counters, Event: q.event, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective, Became: q.becomes()})
 		return nil
 	}
 	if q.srq != nil && !q.srq.use() {
@@ -243,7 +243,7 @@ func (q *QP) addAs(num ib.QPN) error {
 		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: q.rq,
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SQDepth: q.sq.mask + 1, SigAll: q.sigAll,
 		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective,
-		AHs: &q.dev.ahs, MTU: q.maxLen, Seen: q.seen,
+		AHs: &q.dev.ahs, MTU: q.maxLen, Seen: q.seen, Became: q.becomes(),
 	}
 	if q.srq != nil {
 		cfg.RQ, cfg.SharedRQ = q.srq, true

@@ -1,13 +1,22 @@
 package roce_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"expvar"
+	"fmt"
 	"io"
+	"log"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
@@ -76,4 +85,46 @@ func TestStatDir(t *testing.T) {
 	if _, err := roce.Open(roce.Config{Backend: fabricPort(t, netio.NewFabric(), "10.0.0.1"), StatDir: filepath.Join(dir, "nowhere")}); !errors.As(err, &config) || config.Field != "StatDir" {
 		t.Errorf("%v", err)
 	}
+}
+
+// The goroutine of a device's engine has a label for profiles, its address.
+func TestEngineIsLabelled(t *testing.T) {
+	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.7:4791"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := roce.Open(roce.Config{Backend: be})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	const want = `labels: {"roce":"10.0.0.7:4791"}`
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		var profile bytes.Buffer
+		pprof.Lookup("goroutine").WriteTo(&profile, 1)
+		if strings.Contains(profile.String(), want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is not in\n%s", want, &profile)
+		}
+		runtime.Gosched()
+	}
+}
+
+// Stats are what package expvar prints.
+func ExampleDevice_Stats() {
+	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.1:4791"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	dev, err := roce.Open(roce.Config{Backend: be, Name: "roce7"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	v := expvar.Func(func() any { return dev.Stats() })
+	expvar.Publish(dev.Name(), v) // http://.../debug/vars has it now
+	fmt.Println(strings.HasPrefix(v.String(), `{"name":"roce7","addr":"10.0.0.1:4791"`))
+	// Output: true
 }

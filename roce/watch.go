@@ -45,5 +45,4 @@ func (p *portState) change(d *Device, now portState) {
 		ev = EventPortActive
 	}
 	d.report(AsyncEvent{Type: ev})
-	d.cfg.Logger.Info(ev.String(), "name", d.cfg.Name, "addr", d.addr)
 }

@@ -74,6 +74,8 @@ type QPConfig struct {
 	// Event is told of asynchronous events, from inside any method of QP: it
 	// must only queue them.
 	Event func(Event)
+	// Became, if not nil, is told each change of the state, as Event is told.
+	Became func(from, to State)
 	// Window is the most bytes of packets, ICRC and headers included, that may
 	// be unacknowledged; 0 means 1 MiB. The window in use adapts below it.
 	Window int
@@ -224,6 +226,9 @@ func (q *QP) State() State { return State(q.seen.Load()) }
 
 // become sets the state, before anything is flushed because of it.
 func (q *QP) become(s State) {
+	if q.cfg.Became != nil && s != q.state {
+		q.cfg.Became(q.state, s)
+	}
 	q.state = s
 	q.announce(s)
 }

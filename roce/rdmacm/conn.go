@@ -174,6 +174,7 @@ func (c *Conn) Err() error {
 // tell hands an event to who wants it.
 func (c *Conn) tell(t EventType, err error, private []byte) {
 	tell(c.cfg.Events, Event{Type: t, Conn: c, Err: err, PrivateData: private})
+	c.note(t, err)
 }
 
 // do runs a command of the agent for the connection's id.

@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/goroce/goroce/transport/cm"
@@ -33,4 +34,26 @@ func tell(ch chan<- Event, ev Event) {
 	default:
 		lostEvents.Add(1)
 	}
+}
+
+// note tells the device's logger of an event.
+func (c *Conn) note(t EventType, err error) {
+	level := slog.LevelInfo
+	switch t {
+	case EventConnectError, EventUnreachable, EventRejected, EventDeviceRemoval:
+		level = slog.LevelWarn
+	case EventTimewaitExit:
+		level = slog.LevelDebug
+	}
+	if !c.dev.Listens(level) {
+		return
+	}
+	attrs := []slog.Attr{slog.Any("local", c.local), slog.Any("remote", c.remote)}
+	if c.qp != nil {
+		attrs = append(attrs, slog.String("qpn", c.qp.Num().String()))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	c.dev.Note(level, t.String(), attrs...)
 }

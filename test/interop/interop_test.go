@@ -41,6 +41,7 @@ const (
 	full      = "full"
 	reference = "reference"
 	goodput   = "goodput" // TestGoodput instead of TestInterop
+	reports   = "reports" // TestReports instead of TestInterop
 )
 
 // lossPerMille of the packets are dropped in each direction by the loss cases.
@@ -55,8 +56,10 @@ func TestInterop(t *testing.T) {
 		t.Skip("GOROCE_INTEROP is not set (subset, full or reference): no guest is booted")
 	case goodput:
 		t.Skip("GOROCE_INTEROP=goodput: TestGoodput runs instead")
+	case reports:
+		t.Skip("GOROCE_INTEROP=reports: TestReports runs instead")
 	default:
-		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference or goodput", mode)
+		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference, goodput or reports", mode)
 	}
 	if os.Getuid() != 0 {
 		t.Skip("not root: the cases need a network namespace with a tap device")
