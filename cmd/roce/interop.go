@@ -28,6 +28,7 @@ type interopOptions struct {
 	timeout time.Duration
 	json    bool
 	html    string
+	label   string // what the peer is, for the report
 }
 
 // interopFault is a fault of --fault: about the nth packet, 0 for the usual one.
@@ -141,6 +142,7 @@ not answer, 2 wrong usage.`,
 	f.IntVarP(&o.ackTime, "qp-timeout", "u", 14, "how long both sides wait for an acknowledgement: 4.096 us times 2 to the power of this")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give an operation up after this long")
 	f.StringVar(&o.html, "html", "", "write a report to this file, one page of HTML")
+	f.StringVar(&o.label, "label", "", "what the peer is, for the report: \"Linux 6.12, rxe\"")
 	f.BoolVar(&script, "script", false, "print what to run at HOST for --peer perftest, and do nothing")
 	f.BoolVar(&o.json, "json", false, "print the report as JSON")
 	return cmd

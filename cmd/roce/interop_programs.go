@@ -115,7 +115,7 @@ func (a *app) playPerftest(ctx context.Context, c *interopCell, test string, por
 	}
 	pause := perftestStart
 	if c.run.present[port] {
-		pause = perftestPause
+		pause = c.run.o.timeout / 2
 	}
 	for until := time.Now().Add(pause); ; {
 		err := a.perf(ctx, o, nil)
@@ -130,9 +130,5 @@ func (a *app) playPerftest(ctx context.Context, c *interopCell, test string, por
 	}
 }
 
-// perftestStart is how long a program may take to start, and perftestPause to start
-// again after a client.
-const (
-	perftestStart = 200 * time.Millisecond
-	perftestPause = 3 * time.Second
-)
+// perftestStart is how long a program may take to start, where none has been seen yet.
+const perftestStart = 200 * time.Millisecond

@@ -14,6 +14,7 @@ import (
 // interopReport is what --json prints, and what the page shows.
 type interopReport struct {
 	Host       string         `json:"host"`
+	Label      string         `json:"label,omitempty"`
 	Peer       string         `json:"peer_addr"`
 	Local      string         `json:"local_addr"`
 	Began      time.Time      `json:"began"`
@@ -119,6 +120,9 @@ func (w *interopRow) Result() string {
 
 // print prints the report as text.
 func (r *interopReport) print(w io.Writer) {
+	if r.Label != "" {
+		fmt.Fprintln(w, r.Label)
+	}
 	fmt.Fprintf(w, "%s (%s) from %s, %s\n", r.Host, r.Peer, r.Local, r.Began.Format(time.RFC3339))
 	fmt.Fprintf(w, "%-8s %-4s %-9s %-4s %-11s %-14s\n", "peer", "", "operation", "by", "fault", "result")
 	for _, row := range r.Rows() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goroce/goroce/cmd/roce/internal/mirror"
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/ib/mad"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
 	"github.com/goroce/goroce/roce/rdmacm"
@@ -107,6 +108,9 @@ func (a *app) interop(ctx context.Context, o *interopOptions) error {
 	if n := r.report.Failed; n > 0 {
 		return fmt.Errorf("%d of %d failed", n, n+r.report.Passed)
 	}
+	if r.report.Passed == 0 {
+		return errors.New("the peer offers nothing of all that was to be tested")
+	}
 	return nil
 }
 
@@ -140,7 +144,7 @@ func (r *interopRun) begin(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	r.report = interopReport{Host: r.o.host, Peer: r.peer.String(), Local: r.local.String(), Began: time.Now().UTC().Truncate(time.Second), Kinds: r.kinds, began: time.Now()}
+	r.report = interopReport{Host: r.o.host, Label: r.o.label, Peer: r.peer.String(), Local: r.local.String(), Began: time.Now().UTC().Truncate(time.Second), Kinds: r.kinds, began: time.Now()}
 	return nil
 }
 
@@ -319,6 +323,9 @@ func (c *interopCell) judge(err error, counters map[string]uint64) error {
 		failed  *completionError
 	)
 	f := c.fault
+	if rejected := (*rdmacm.RejectedError)(nil); errors.As(err, &rejected) && (rejected.Reason == mad.RejInvalidServiceID || rejected.Status == mad.SIDRUnsupported) {
+		return &notOffered{fmt.Sprintf("nobody listens on port %d of rdma_cm", c.run.o.port)}
+	}
 	if f == nil || errors.As(err, &lacking) {
 		return err
 	}

@@ -54,11 +54,12 @@ func interopJSON(t *testing.T, o outcome) (r interopReport) {
 func TestInterop(t *testing.T) {
 	w := newWorld(t)
 	stop := w.serving("--addr", "127.0.0.1", "--clients", "2")
-	o := w.run("interop", "--json", "--peer", "serve", "-m", "256,1024", "-s", "1,1025", "-u", "12", "127.0.0.1")
+	o := w.run("interop", "--json", "--peer", "serve", "-m", "256,1024", "-s", "1,1025", "-u", "12", "--label", "us", "127.0.0.1")
 	o.want(t, "interop", 0)
 	stop().want(t, "serve", 0)
 	wantSchema(t, schema(t, o.out), `
 		host string
+		label string
 		peer_addr string
 		local_addr string
 		began string

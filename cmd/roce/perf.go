@@ -83,6 +83,7 @@ type perfOptions struct {
 	qps      int
 	txDepth  int
 	rxDepth  int
+	srq      bool // one receive queue for all queue pairs
 	postList int
 	outs     int  // READs or atomics under way
 	cmpSwap  bool // CmpSwap instead of FetchAdd
@@ -344,7 +345,8 @@ does not answer, wrong data), 2 wrong usage.`,
 		f.BoolVarP(&o.events, "events", "e", false, "sleep while waiting for completions (default: poll)")
 	}
 	if t.sends() {
-		f.IntVarP(&o.rxDepth, "rx-depth", "r", 512, "receives of a queue pair")
+		f.IntVarP(&o.rxDepth, "rx-depth", "r", 512, "receives of a queue pair, with --use-srq of all")
+		f.BoolVar(&o.srq, "use-srq", false, "receive by a shared receive queue")
 	}
 	if t.fetches() {
 		f.IntVarP(&o.outs, "outs", "o", perfMaxOuts, "READs and atomics of a queue pair under way on the wire")
@@ -406,6 +408,10 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		return usagef(cmd, "-c UC and --verify: the client cannot read what it has written")
 	case o.verify == perftest.VerifyLast && o.test.pingPongs() && o.duration > 0:
 		return usagef(cmd, "--verify=last and -D: neither side knows which message is the last one, give -n")
+	case o.srq && o.service == roce.UC:
+		return usagef(cmd, "-c UC and --use-srq: RC and UD have shared receive queues")
+	case o.srq && o.verifies():
+		return usagef(cmd, "--use-srq and --verify: what is received has no place that belongs to its queue pair")
 	case o.rdmaCM && o.service != roce.RC:
 		return usagef(cmd, "-c %v and -R: queue pairs of RC only are connected by rdma_cm", o.service)
 	case o.port == 0:

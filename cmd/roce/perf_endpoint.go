@@ -23,6 +23,7 @@ type perfEndpoint struct {
 	pd     *roce.PD
 	mr     *roce.MR
 	cq     *roce.CQ
+	srq    *roce.SRQ // with --use-srq
 	qps    []*roce.QP
 	ahs    []*roce.AH     // of the peers, over UD
 	conns  []*rdmacm.Conn // of the queue pairs, with -R
@@ -81,6 +82,11 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 	if e.cq, err = e.dev.CreateCQ(o.qps * perQP); err != nil {
 		return perfTooDeep(err)
 	}
+	if o.srq {
+		if e.srq, err = e.pd.CreateSRQ(roce.SRQConfig{MaxWR: o.rxDepth, MaxSGE: 1}); err != nil {
+			return perfTooDeep(err)
+		}
+	}
 	if o.test.opcode == roce.WRRead && (!o.client() || o.both) {
 		e.fillForReads()
 	}
@@ -108,7 +114,7 @@ func (e *perfEndpoint) makeQPs() error {
 func (e *perfEndpoint) qpConfig() roce.QPConfig {
 	o := e.o
 	return roce.QPConfig{
-		Type: o.service, SendCQ: e.cq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: o.inline,
+		Type: o.service, SendCQ: e.cq, SRQ: e.srq, MaxSendWR: o.txDepth + 1, MaxRecvWR: max(1, o.rxDepth), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: o.inline,
 	}
 }
 

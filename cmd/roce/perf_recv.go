@@ -21,9 +21,10 @@ type receives struct {
 	last   time.Time
 }
 
-// recvQueue is one queue pair's receives: exactly as many as messages will come.
+// recvQueue is one queue pair's receives, or with --use-srq those of all: exactly as
+// many as messages will come.
 type recvQueue struct {
-	qp     *roce.QP
+	to     interface{ PostRecv(...roce.RecvWR) error }
 	wrs    []roce.RecvWR // a ring of those that are posted
 	next   int
 	left   uint64 // still to post
@@ -34,7 +35,11 @@ type recvQueue struct {
 func newReceives(r *perfRun, size int) (*receives, error) {
 	o := r.o
 	b := &receives{perfRun: r, size: size, total: uint64(o.iters) * uint64(o.qps)}
-	for k := range r.ep.qps {
+	queues := o.qps
+	if r.ep.srq != nil {
+		queues = 1
+	}
+	for k := range queues {
 		q, err := r.newRecvQueue(k, size, o.rxDepth)
 		if err != nil {
 			return nil, err
@@ -52,7 +57,10 @@ func (r *perfRun) newRecvQueue(k, size, depth int) (*recvQueue, error) {
 		depth = min(depth, o.slots(size))
 		slots = depth
 	}
-	q := &recvQueue{qp: r.ep.qps[k], left: uint64(o.iters), wrs: make([]roce.RecvWR, depth)}
+	q := &recvQueue{to: r.ep.qps[k], left: uint64(o.iters), wrs: make([]roce.RecvWR, depth)}
+	if r.ep.srq != nil {
+		q.to, q.left = r.ep.srq, uint64(o.iters)*uint64(o.qps)
+	}
 	if o.duration > 0 {
 		q.left = 1 << 62
 	}
@@ -78,7 +86,7 @@ func (q *recvQueue) post() error {
 	q.missed = int(min(uint64(q.missed), q.left))
 	for q.missed > 0 {
 		n := min(q.missed, len(q.wrs)-q.next)
-		if err := q.qp.PostRecv(q.wrs[q.next : q.next+n]...); err != nil {
+		if err := q.to.PostRecv(q.wrs[q.next : q.next+n]...); err != nil {
 			return err
 		}
 		q.next = (q.next + n) % len(q.wrs)

@@ -236,14 +236,13 @@ var perfNewer = []perfCase{
 func (s *session) perf(t *testing.T) {
 	cases := perfSubset
 	if s.mode == full {
-		cases = slices.Concat(perfFull(), perfFlags(), perfSubset)
-	}
-	if s.mode == full {
-		for _, p := range perfSubset {
+		// What others measure with is either version, with all flags.
+		both := slices.Concat(perfSubset, perfFlags())
+		cases = slices.Concat(perfFull(), both, perfNewer)
+		for _, p := range both {
 			p.newer = true
 			cases = append(cases, p)
 		}
-		cases = append(cases, perfNewer...)
 	}
 	t.Run("perf", func(t *testing.T) {
 		seen := map[string]bool{}
