@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -17,7 +18,11 @@ var consoleBlock = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
 // demo is shortened, TCP and UDP ports are ones that no other test uses.
 func TestDocuments(t *testing.T) {
 	blocks := 0
-	for _, file := range []string{"../../README.md", "../../docs/cli.md", "../../docs/quickstart.md"} {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, "../../README.md", "../../CONTRIBUTING.md") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -61,9 +61,9 @@ type pinger struct {
 	o                      *pingOptions
 	conn                   *rdmacm.Conn
 	cq                     *roce.CQ
-	info, told, data, back *roce.MR // what we say of our memory, what the peer says of its; what is sent, what comes back
-	done                   [256]int // completions seen and not yet waited for, by operation
-	seen                   uint64   // completions
+	info, told, data, back *roce.MR      // what we say of our memory, what the peer says of its; what is sent, what comes back
+	done                   [256]int      // completions seen and not yet waited for, by operation
+	seen                   atomic.Uint64 // completions
 }
 
 // config is how a pinger's connection is made.
@@ -159,7 +159,7 @@ func (p *pinger) wait(ctx context.Context, op roce.WCOpcode) error {
 				return fmt.Errorf("the other side sent a message of %d bytes instead of %d: is it rping?", wc[i].ByteLen, pingInfo)
 			}
 			p.done[wc[i].Opcode]++
-			p.seen++
+			p.seen.Add(1)
 		}
 	}
 	p.done[op]--
@@ -168,8 +168,7 @@ func (p *pinger) wait(ctx context.Context, op roce.WCOpcode) error {
 
 // watched runs f with a context that ends when nothing completes any more.
 func (p *pinger) watched(ctx context.Context, f func(context.Context) error) error {
-	qp := p.conn.Device()
-	ctx, stop := watch(ctx, p.o.timeout, func() uint64 { return qp.Counters()["rcvd_pkts"] })
+	ctx, stop := watch(ctx, p.o.timeout, p.seen.Load)
 	defer stop()
 	return f(ctx)
 }

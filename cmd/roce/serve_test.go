@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/cmd/roce/internal/echo"
+	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/roce/rdmacm"
 )
 
 // serving runs serve until the test ends or stop is called, which returns its
@@ -103,4 +105,33 @@ func TestEchoIsLimited(t *testing.T) {
 	if answers != 1000 {
 		t.Errorf("%d answers in 3 ms", answers)
 	}
+}
+
+// A client on whose connection nothing comes is let go, whatever others do: its place
+// is free then.
+func TestServeEndsIdleClients(t *testing.T) {
+	w := newWorld(t)
+	defer w.serving("--addr", "127.0.0.1", "--clients", "2", "--timeout", "300ms")()
+	ctx, stop := withCancel(t)
+	busy := make(chan outcome)
+	go func() { busy <- w.runIn(ctx, "ping", "-c", "-a", "127.0.0.1", "-I", "127.0.0.2") }()
+	a, _, _ := w.app()
+	dev, err := a.open(roce.Config{Addr: addr("127.0.0.3")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	idle, err := rdmacm.Dial(t.Context(), "127.0.0.1:7174", rdmacm.Config{Device: dev})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-idle.Done():
+	case o := <-busy:
+		t.Fatalf("the busy client has ended: %+v", o)
+	case <-time.After(20 * time.Second):
+		t.Error("the idle client is served for ever")
+	}
+	stop()
+	<-busy
 }
