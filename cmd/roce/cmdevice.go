@@ -77,18 +77,25 @@ func cmConnect(ctx context.Context, dev *roce.Device, server string, timeout tim
 	return c, err
 }
 
+// addrOf returns the address of a server, the first one if it has several.
+func addrOf(ctx context.Context, server string) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(server); err == nil { // with its zone, which a resolver may lose
+		return a.Unmap(), nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("cannot find the address of %s: %w", server, err)
+	}
+	return ips[0].Unmap(), nil
+}
+
 // sourceFor returns the local address that leads to a server. On loopback, where
 // that would be the server's, it is a neighbour.
 func sourceFor(ctx context.Context, server string) (netip.Addr, error) {
-	to, err := netip.ParseAddr(server) // with its zone, which a resolver may lose
+	to, err := addrOf(ctx, server)
 	if err != nil {
-		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", server)
-		if err != nil {
-			return netip.Addr{}, fmt.Errorf("cannot find the address of %s: %w", server, err)
-		}
-		to = ips[0]
+		return netip.Addr{}, err
 	}
-	to = to.Unmap()
 	from, err := netio.SourceFor(to)
 	if err != nil {
 		return netip.Addr{}, err

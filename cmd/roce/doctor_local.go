@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -49,15 +48,10 @@ func (d *diagnosis) checkAddress(ctx context.Context) bool {
 // findPeer finds the address of the host.
 func (d *diagnosis) findPeer(ctx context.Context) bool {
 	var err error
-	if d.peer, err = netip.ParseAddr(d.o.host); err != nil {
-		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", d.o.host)
-		if err != nil || len(ips) == 0 {
-			d.fail("name", "the host cannot be found", "use its IP address", "%v", err)
-			return false
-		}
-		d.peer = ips[0]
+	if d.peer, err = addrOf(ctx, d.o.host); err != nil {
+		d.fail("name", "the host cannot be found", "use its IP address", "%v", err)
+		return false
 	}
-	d.peer = d.peer.Unmap()
 	return true
 }
 

@@ -116,11 +116,9 @@ func (a *app) interop(ctx context.Context, o *interopOptions) error {
 
 // begin finds the addresses, the path MTUs and what answers.
 func (r *interopRun) begin(ctx context.Context) (err error) {
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", r.o.host)
-	if err != nil {
-		return fmt.Errorf("cannot find the address of %s: %w", r.o.host, err)
+	if r.peer, err = addrOf(ctx, r.o.host); err != nil {
+		return err
 	}
-	r.peer = ips[0].Unmap()
 	if r.local = r.o.addr; !r.local.IsValid() {
 		if r.local, err = sourceFor(ctx, r.o.host); err != nil {
 			return err

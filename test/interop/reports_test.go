@@ -97,7 +97,7 @@ func report(t *testing.T, ctx context.Context, suite, version string, bin binari
 	if r.Passed < 50 {
 		t.Errorf("that is no report: %s", out)
 	}
-	if err := os.WriteFile(name+".json", []byte(out), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, version+".json"), []byte(out), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
