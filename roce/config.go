@@ -38,8 +38,8 @@ type Config struct {
 	// Backend replaces UDP altogether. The device closes it.
 	Backend netio.Backend
 
-	// Manual makes a device without a goroutine: packets move only inside
-	// Device.Progress, and Poll only looks.
+	// Manual makes a device without a goroutine, but for one that Logger needs:
+	// packets move only inside Device.Progress, and Poll only looks.
 	Manual bool
 	// Clock returns the time since an arbitrary start; nil means the
 	// monotonic clock. A manual device has the time of its last Progress.
