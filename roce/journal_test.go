@@ -2,6 +2,8 @@ package roce_test
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -138,4 +140,51 @@ func TestNote(t *testing.T) {
 	if !strings.Contains(log.String(), "msg=something who=me name=roce0 addr=10.0.0.1 n=7") || strings.Contains(log.String(), "nothing") {
 		t.Errorf("told\n%s", log)
 	}
+}
+
+// slowHandler is a handler that waits until it is let go.
+type slowHandler struct {
+	slog.Handler
+	called, letGo chan struct{}
+}
+
+func (s slowHandler) WithAttrs(a []slog.Attr) slog.Handler { return s }
+
+func (s slowHandler) Handle(context.Context, slog.Record) error {
+	select {
+	case s.called <- struct{}{}:
+	default:
+	}
+	<-s.letGo
+	return nil
+}
+
+// A logger that is too slow holds up nobody: what is too much is counted.
+func TestNotesAreBounded(t *testing.T) {
+	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.1:4791"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := slowHandler{slog.NewTextHandler(io.Discard, nil), make(chan struct{}, 1), make(chan struct{})}
+	open := make(chan *roce.Device)
+	go func() { // "device open" is told by Open itself
+		dev, err := roce.Open(roce.Config{Backend: be, Logger: slog.New(h)})
+		if err != nil {
+			t.Error(err)
+		}
+		open <- dev
+	}()
+	<-h.called
+	h.letGo <- struct{}{}
+	dev := <-open
+	dev.Note(slog.LevelInfo, "the one that is being told")
+	<-h.called
+	for range 1024 + 10 {
+		dev.Note(slog.LevelInfo, "more")
+	}
+	if n := dev.Counters()["drop_log"]; n != 10 {
+		t.Errorf("%d are counted as lost, want 10", n)
+	}
+	close(h.letGo)
+	dev.Close()
 }

@@ -182,6 +182,7 @@ var elsewhere = map[string]string{
 	"drop_mad_format":  "roce, TestGSIDrops",
 	"drop_mad_class":   "roce, TestGSIDrops",
 	"drop_mad_send":    "roce, TestGSIFull",
+	"drop_log":         "a record: roce, TestNotesAreBounded",
 	"drop_rate_change": "roce, TestRateChangesAreBounded",
 }
 
