@@ -99,6 +99,7 @@ type perfOptions struct {
 	verify   perftest.Verify
 	buffers  int     // bytes of the socket's, 0 for what netio.UDPConfig says
 	ackTime  int     // a code: 4.096 us times 2 to this power
+	tclass   int     // traffic class or TOS of what we send
 	loss     float64 // percent of the packets that we send
 	reorder  float64
 	cc       cc.Algorithm
@@ -352,6 +353,7 @@ does not answer, wrong data), 2 wrong usage.`,
 		f.IntVarP(&o.outs, "outs", "o", perfMaxOuts, "READs and atomics of a queue pair under way on the wire")
 	}
 	f.IntVarP(&o.ackTime, "qp-timeout", "u", 14, "how long to wait for an acknowledgement: 4.096 us times 2 to the power of this, 0 for ever")
+	f.IntVar(&o.tclass, "tclass", 0, "IPv4 TOS or IPv6 traffic class of what this side sends, as 0x6a: DSCP 26 and ECT(0)")
 	f.IntVar(&o.buffers, "socket-buffer", 0, "bytes to ask for for each of the socket's buffers (default: 8 MiB to receive, 4 MiB to send)")
 	f.Float64Var(&o.loss, "loss", 0, "lose so many percent of the packets that this side sends")
 	f.Float64Var(&o.reorder, "reorder", 0, "let so many percent of them be overtaken by 3 to 50 others, 1 ms at most")
@@ -424,6 +426,8 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		return usagef(cmd, "-D and -H or -U: all times are kept for -n only")
 	case !(o.leastBW >= 0) || !(o.leastMsg >= 0):
 		return usagef(cmd, "-w and -y: a limit is not negative")
+	case o.tclass < 0 || o.tclass > 0xff:
+		return usagef(cmd, "--tclass %d: allowed are 0 to 255", o.tclass)
 	case o.buffers < 0 || o.buffers > 1<<30:
 		return usagef(cmd, "--socket-buffer %d: allowed are 0 to %d", o.buffers, 1<<30)
 	case o.timeout < 100*time.Millisecond:

@@ -154,6 +154,7 @@ func (e *perfEndpoint) cmConfig(mtu ib.MTU) rdmacm.Config {
 	return rdmacm.Config{
 		PD: e.pd, QP: e.qpConfig(), Access: e.access, PathMTU: mtu,
 		ResponderResources: outs, InitiatorDepth: outs, AckTimeout: e.o.ackWait(),
+		TrafficClass: uint8(e.o.tclass),
 	}
 }
 

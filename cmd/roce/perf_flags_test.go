@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/goroce/goroce/roce/netio"
 )
 
 // With -b both sides show the sum of what they have measured.
@@ -91,5 +95,50 @@ func TestPerfLimits(t *testing.T) {
 		if (o.status == 0) != (want == "") || !strings.Contains(o.err, want) || perfRow.FindString(o.out) == "" {
 			t.Errorf("%s: %+v", args, o)
 		}
+	}
+}
+
+// classes counts what a device sends by traffic class.
+type classes struct {
+	netio.Backend
+	of *[256]atomic.Int64
+}
+
+func (c classes) Send(now time.Duration, runs []netio.Run) (int, error) {
+	n, err := c.Backend.Send(now, runs)
+	for _, r := range runs[:n] {
+		c.of[r.TOS].Add(int64(r.Segments()))
+	}
+	return n, err
+}
+
+// --tclass is the traffic class of the side that has it, over every service; DCQCN adds
+// ECT(0) where the ECN bits are 0. With -R what connects has none.
+func TestPerfTrafficClass(t *testing.T) {
+	for _, tt := range []struct {
+		test, flags string
+		want        uint8
+		others      bool // there are packets of other classes
+	}{
+		{"write_bw", "--tclass 0x68 --cc none", 0x68, false},
+		{"write_bw", "--tclass 0x68", 0x6a, false},
+		{"send_bw", "-c UC --tclass 105", 0x69, false},
+		{"send_bw", "-c UD --tclass 0x68 --cc none", 0x68, false},
+		{"read_lat", "-R --tclass 0x68", 0x6a, true},
+		{"write_bw", "--cc none", 0, false},
+	} {
+		t.Run(tt.test+" "+tt.flags, func(t *testing.T) {
+			var sent [256]atomic.Int64
+			w := newWorld(t)
+			w.wrap = func(be netio.Backend) netio.Backend { return classes{be, &sent} }
+			if o := w.run(append([]string{"perf", tt.test, "--local", "-n", "20"}, strings.Fields(tt.flags)...)...); o.status != 0 {
+				t.Fatalf("%+v", o)
+			}
+			for class := range sent {
+				if n := sent[class].Load(); (n > 0) != (class == int(tt.want)) && !tt.others || n == 0 && class == int(tt.want) {
+					t.Errorf("%d packets of class %#x, want class %#x", n, class, tt.want)
+				}
+			}
+		})
 	}
 }

@@ -66,14 +66,14 @@ func (e *perfEndpoint) direct(wr *roce.SendWR, k int) {
 
 // connectQP brings queue pair k to RTS.
 func (e *perfEndpoint) connectQP(q *roce.QP, k int, p *perftest.Dest, mtu ib.MTU) error {
-	av := roce.AddressVector{DGID: p.GID, SGIDIndex: uint8(e.o.gidIndex), HopLimit: 64}
+	av := roce.AddressVector{DGID: p.GID, SGIDIndex: uint8(e.o.gidIndex), HopLimit: 64, TrafficClass: uint8(e.o.tclass)}
 	switch e.o.service {
 	case roce.UD:
 		ah, err := e.pd.CreateAH(av)
 		e.ahs = append(e.ahs, ah)
 		return err
 	case roce.UC:
-		if err := q.RTR(roce.Remote{Addr: p.GID.Addr(), QPN: p.QPN, PSN: p.PSN}, roce.Conn{PathMTU: mtu}); err != nil {
+		if err := q.RTR(roce.Remote{Addr: p.GID.Addr(), QPN: p.QPN, PSN: p.PSN}, roce.Conn{PathMTU: mtu, TrafficClass: av.TrafficClass}); err != nil {
 			return err
 		}
 		return q.RTS(roce.Conn{})

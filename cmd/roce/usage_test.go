@@ -98,6 +98,8 @@ func TestBadInput(t *testing.T) {
 		{"perf write_bw --local 127.0.0.1", 2, "this process is the server, too"},
 		{"perf write_bw --verify=all", 2, "there are each and last"},
 		{"perf send_lat --verify=last -D 1", 2, "neither side knows which message is the last one"},
+		{"perf write_bw --tclass 256", 2, "--tclass 256: allowed are 0 to 255"},
+		{"perf write_bw --tclass -1", 2, "--tclass -1: allowed are"},
 		{"perf write_bw --socket-buffer -1", 2, "--socket-buffer -1: allowed are"},
 		{"perf write_bw -i 2", 2, "one port, number 1"},
 		{"perf write_bw -m 1000", 2, "path MTUs are 256, 512, 1024, 2048 and 4096"},
