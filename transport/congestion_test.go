@@ -478,21 +478,22 @@ func TestCongestionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzCNP: whatever a CNP has in its fields, it cuts a rate at most. What the queue pair
-// was doing goes on and completes.
+// FuzzCNP: whatever a CNP has in its fields, and however often it comes, it cuts a rate
+// at most. What the queue pair was doing goes on and completes, and so does what it does
+// next.
 func FuzzCNP(f *testing.F) {
 	b := make([]byte, ib.CNPSize)
 	ib.PutCNP(b, 0x111111)
-	f.Add(b, true)
-	f.Add(bytes.Repeat([]byte{0xff}, ib.CNPSize), false)
+	f.Add(b, true, uint8(RC), uint8(1))
+	f.Add(bytes.Repeat([]byte{0xff}, ib.CNPSize), false, uint8(UD), uint8(200))
 	rng := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
+	for k := range 20 {
 		for i := range b {
 			b[i] = byte(rng.Uint32())
 		}
-		f.Add(bytes.Clone(b), true)
+		f.Add(bytes.Clone(b), true, uint8(k%3), uint8(rng.Uint32()))
 	}
-	f.Fuzz(func(t *testing.T, b []byte, forUs bool) {
+	f.Fuzz(func(t *testing.T, b []byte, forUs bool, service, times uint8) {
 		if len(b) == 0 {
 			return
 		}
@@ -505,15 +506,26 @@ func FuzzCNP(f *testing.F) {
 		if bad != ib.OK {
 			return
 		}
-		w := newPaced(t, RC, cc.DCQCN{})
-		w.post([]string{"1", "SEND", "512"})
-		w.turn(0)
-		before := len(w.out.sent)
-		w.q.Receive(0, &Inbound{Packet: p, Src: reqPeer})
-		if s := w.q.Congestion(); w.q.State() != RTS || len(w.wcs) != 0 || len(w.out.sent) != before || s.Rate < 10*cc.Mbps {
-			t.Fatalf("state %v, completions %q, %+v", w.q.State(), w.wcs, s)
+		w := newPaced(t, []QPType{RC, UC, UD}[service%3], cc.DCQCN{})
+		send := func(id string, now time.Duration) {
+			w.post([]string{id, "SEND", "200", "ah=5", "qp=17"}[:3+2*(service%3/2)])
+			if w.turn(now) == 0 {
+				t.Fatalf("SEND %s did not leave at %v: %+v", id, now, w.q.Congestion())
+			}
 		}
-		if w.ack(1); len(w.wcs) != 1 || w.wcs[0] != "wc 1 SEND ok" {
+		send("1", 0)
+		before := len(w.out.sent)
+		for k := range times {
+			w.q.Receive(time.Duration(k)*us, &Inbound{Packet: p, Src: []netip.Addr{reqPeer, reqPeer, netip.MustParseAddr("192.0.2.5")}[service%3]})
+		}
+		if s := w.q.Congestion(); w.q.State() != RTS || len(w.out.sent) != before || s.Rate < 10*cc.Mbps || w.counts.Load(RPCNPHandled) != uint64(times) {
+			t.Fatalf("state %v, %d packets, %d CNPs of %d handled, %+v", w.q.State(), len(w.out.sent)-before, w.counts.Load(RPCNPHandled), times, s)
+		}
+		send("2", 2*time.Millisecond) // 10 Mb/s send them both in less
+		if w.q.cfg.Type == RC {
+			w.ack(1)
+		}
+		if !slices.Equal(w.wcs, []string{"wc 1 SEND ok", "wc 2 SEND ok"}) {
 			t.Fatalf("completions %q", w.wcs)
 		}
 	})
