@@ -53,6 +53,17 @@ func (rq *readQueue) pending() bool { return rq.at < rq.head }
 // current returns the oldest READ that is not answered; there is one.
 func (rq *readQueue) current() *readResource { return rq.slot(rq.at) }
 
+// amid reports whether an answer was begun and not ended, be it that another
+// interrupts it.
+func (rq *readQueue) amid() bool {
+	for i := rq.at; i < rq.head; i++ {
+		if rq.slot(i).amid() {
+			return true
+		}
+	}
+	return false
+}
+
 // full reports whether another READ would need the resource of one that was
 // never answered in full, or there are no resources at all.
 func (rq *readQueue) full() bool { return rq.head-rq.fresh >= uint64(rq.most) }

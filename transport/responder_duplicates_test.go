@@ -125,6 +125,28 @@ func TestResponderDuplicates(t *testing.T) {
 			< MIDDLE 2 256 @512
 			< LAST 3 88 msn=2 @768
 			< ACK 0 msn=1`},
+		{name: "duplicate SEND while a READ in mid-answer is interrupted", rule: "Linux rxe_comp.c: no acknowledgement between the responses of a READ", script: `
+			! recv 4
+			> SEND_ONLY 0 4 ack
+			wc RECV 1 4
+			< ACK 0 msn=1
+			> RDMA_READ_REQUEST 1 4 @0
+			< ONLY 1 4 msn=2 @0
+			> RDMA_READ_REQUEST 2 600 @256
+			! hold
+			! data 100
+			< FIRST 2 256 msn=3 @256
+			> RDMA_READ_REQUEST 1 4 @0
+			> SEND_ONLY 0 4 ack
+			! hold
+			! control
+			nothing
+			! data 10000
+			! control
+			< ONLY 1 4 msn=2 @0
+			< MIDDLE 3 256 @512
+			< LAST 4 88 msn=3 @768
+			< ACK 0 msn=1`},
 		{name: "READ behind its repetition", rule: "Linux hw/hfi1/rc.c: a requester does not back up", script: `
 			> RDMA_READ_REQUEST 0 600 @0
 			< FIRST 0 256 msn=1 @0
