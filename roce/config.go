@@ -52,7 +52,8 @@ type Config struct {
 	// negative not at all.
 	Spin time.Duration
 	// Window bounds the bytes of packets that one queue pair may have
-	// unacknowledged; 0 means 1 MiB. The window in use adapts below it.
+	// unacknowledged, and all together that are connected to one host; 0 means
+	// 1 MiB. The window in use adapts below it.
 	Window int
 	// AllowPeers are the networks that peers may be in; empty means all. Packets
 	// from elsewhere are dropped before anything else is done with them, and an
@@ -124,6 +125,9 @@ func (c Config) filled() (Config, error) {
 		c.Spin = spinDefault
 	case c.Spin < 0:
 		c.Spin = 0
+	}
+	if c.Window == 0 {
+		c.Window = 1 << 20
 	}
 	if c.Stash == 0 {
 		c.Stash = 16 << 20

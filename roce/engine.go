@@ -20,9 +20,10 @@ const (
 	// packets each.
 	rxBatch = 8
 	// turns bounds what one lock hold sends before it receives again, and
-	// turnBudget what one queue pair sends in its turn.
+	// turnBudget what one queue pair sends in its turn, but for the last packet: at
+	// a path MTU of 4096 that makes 15 packets, as many as a run has room for.
 	turns      = 4
-	turnBudget = 64 << 10
+	turnBudget = 60 << 10
 	// leaseTime is how long a polling goroutine has the device to itself after
 	// each Poll that drives. The engine's goroutine wakes once per lease, and a
 	// poller that went away without Wait holds up the device for as long.
@@ -206,9 +207,15 @@ func (e *engine) turn(q *QP, now time.Duration, write func(time.Duration, transp
 	e.touch(q)
 }
 
-// transmitData is one turn of requests or READ responses.
+// transmitData is one turn of requests or READ responses. Of requests only what was
+// sent before, if there is no room at the peer for more: then the queue pair waits.
 func (q *QP) transmitData(now time.Duration, out transport.Outbox) {
+	waits := q.links[waitQueue].queued
+	q.t.Share(q.shares(), waits || q.full())
 	q.t.Transmit(now, out, turnBudget)
+	if q.t.Held() && !waits {
+		q.peers[0].waiting.push(q, waitQueue)
+	}
 }
 
 // ready reports whether a queue pair has something to send that nothing hinders.
@@ -223,10 +230,11 @@ func (e *engine) touch(q *QP) {
 	if w&transport.WantControl != 0 {
 		e.control.push(q, controlQueue)
 	}
-	if w&transport.WantData != 0 {
+	if w&transport.WantData != 0 && (!q.links[waitQueue].queued || q.t.Urgent()) {
 		e.data.push(q, dataQueue)
 	}
 	e.wheel.schedule(q, q.t.Deadline())
+	e.account(q)
 }
 
 // next returns when the engine has to work again if nothing happens until then.
@@ -495,6 +503,7 @@ type fifo struct{ head, tail *QP }
 const (
 	controlQueue = iota
 	dataQueue
+	waitQueue // for room at a peer
 	numQueues
 )
 

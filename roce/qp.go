@@ -60,14 +60,15 @@ type QP struct {
 	nextBell *QP
 
 	// Under the engine lock:
-	t     *transport.QP
-	links [numQueues]link
-	timer timer
-	peers [3]*peer // the addresses that the peer may have, see transport.QP.Peers
-	rx    inflow
-	in    transport.Inbound // the packet at work
-	dead  bool
-	opens []*QP // of a core of XRCRecv: what programs hold
+	t        *transport.QP
+	links    [numQueues]link
+	timer    timer
+	peers    [3]*peer // the addresses that the peer may have, see transport.QP.Peers
+	inFlight uint64   // its part of what is in flight to the first of them
+	rx       inflow
+	in       transport.Inbound // the packet at work
+	dead     bool
+	opens    []*QP // of a core of XRCRecv: what programs hold
 
 	resources int // MaxDestRdAtomic, as counted for Limits
 }
@@ -336,6 +337,9 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 // setPeers notes where packets of the peer may come from. The engine is locked.
 func (q *QP) setPeers(addrs [3]netip.Addr) {
 	old := q.peers
+	if p := old[0]; p != nil && p.addr != addrs[0] {
+		q.e.depart(q, p)
+	}
 	for i, a := range addrs {
 		q.peers[i] = nil
 		if a.IsValid() {

@@ -142,35 +142,3 @@ func (e *engine) ids(now time.Duration, q *QP, src netip.Addr) *ib.IDTracker {
 	}
 	return &p.ids
 }
-
-// peer is a host that queue pairs are connected to. Its IPv4 Identifications are
-// one sequence, whatever the queue pair.
-type peer struct {
-	addr netip.Addr
-	refs int
-	ids  ib.IDTracker
-}
-
-// peers are the hosts that an engine's queue pairs are connected to.
-type peers map[netip.Addr]*peer
-
-// get returns the peer at addr, with one reference more.
-func (ps peers) get(addr netip.Addr) *peer {
-	p := ps[addr]
-	if p == nil {
-		p = &peer{addr: addr}
-		ps[addr] = p
-	}
-	p.refs++
-	return p
-}
-
-// put drops a reference.
-func (ps peers) put(p *peer) {
-	if p == nil {
-		return
-	}
-	if p.refs--; p.refs == 0 {
-		delete(ps, p.addr)
-	}
-}

@@ -174,6 +174,9 @@ func (r *requester) left(now time.Duration) {
 	r.rtt.again(r.una)
 }
 
+func (r *requester) inFlight() uint64 { return r.nxtCum - r.unaCum }
+func (r *requester) repeats() bool    { return r.nxt < r.top }
+
 // moved gives the new path all retries and a whole timeout (IBTA 17.2.8).
 func (r *requester) moved(now time.Duration) {
 	r.retries, r.wentBack, r.since = r.q.attr.RetryCnt, false, now

@@ -114,22 +114,25 @@ const noEvent Event = 0xff
 // SQ, RQ or Event callbacks. Nothing in it reads a clock, waits or locks, and
 // after NewQP and Modify the packet path allocates nothing.
 type QP struct {
-	cfg   QPConfig
-	own   SRQ           // the receive queue in cfg
-	state State         // written by become alone
-	seen  atomic.Uint32 // state, for anybody
-	attr  Attr
-	path  Path // to the peer, from RTR on
-	alt   alternate
-	left  netip.Addr // where the peer comes from until it has followed a migration
-	snd   sender
-	rcv   receiver
-	pace  *pacer   // see paced
-	cnps  *notices // or nil
-	turn  bool     // whose turn it is in Transmit: the receiver's
-	est   bool     // EventCommEst was given
-	resv  uint8    // what the reserved field of packets says, see selective.go
-	kin   bool     // the peer understands it
+	cfg    QPConfig
+	own    SRQ           // the receive queue in cfg
+	state  State         // written by become alone
+	seen   atomic.Uint32 // state, for anybody
+	attr   Attr
+	path   Path // to the peer, from RTR on
+	alt    alternate
+	left   netip.Addr // where the peer comes from until it has followed a migration
+	snd    sender
+	rcv    receiver
+	pace   *pacer   // see paced
+	cnps   *notices // or nil
+	turn   bool     // whose turn it is in Transmit: the receiver's
+	shared bool     // others send to the peer, see Share
+	full   bool     // ... and leave no room
+	held   bool     // for which requests wait
+	est    bool     // EventCommEst was given
+	resv   uint8    // what the reserved field of packets says, see selective.go
+	kin    bool     // the peer understands it
 }
 
 // NewQP returns a queue pair in state Reset. It trusts cfg.
@@ -180,6 +183,10 @@ type sender interface {
 	kick(now time.Duration)
 	// left says that what transmit wrote before has left only now.
 	left(now time.Duration)
+	// inFlight is how much of the window is in use.
+	inFlight() uint64
+	// repeats says whether what comes next was sent before.
+	repeats() bool
 	// moved says that packets take another path to the peer from now on.
 	moved(now time.Duration)
 	// wants and transmit do the sender's part of Wants and Transmit.
@@ -390,6 +397,26 @@ func (q *QP) Congestion() cc.State {
 // Left says that packets written before had to wait for a full socket, and have left
 // only now: the time they waited is not the peer's.
 func (q *QP) Left(now time.Duration) { q.snd.left(now) }
+
+// Share says, before Transmit, that other queue pairs send to the same peer, and
+// whether they leave no room there. Each turn has an acknowledgement asked for then, so
+// that who waits for the others waits for nothing else. Without room, nothing leaves
+// that is sent for the first time, but a packet if nothing is in flight: who has
+// little to send does not wait.
+func (q *QP) Share(with, full bool) { q.shared, q.full, q.held = with, full, q.held && full }
+
+// Held says whether requests wait for room, as Share said. They go on after Resume.
+func (q *QP) Held() bool { return q.held }
+
+// Resume has Wants tell of requests that were held.
+func (q *QP) Resume() { q.snd.kick(0) }
+
+// Urgent says whether there is something to transmit that needs no room.
+func (q *QP) Urgent() bool { return q.rcv.wants()&WantData != 0 || q.snd.repeats() }
+
+// InFlight returns the bytes of packets under way to the peer, or from it where they
+// were asked for, as QPConfig.Window counts them; 0 where nothing is acknowledged.
+func (q *QP) InFlight() uint64 { return q.snd.inFlight() }
 
 // Destroy forgets all requests without completions and drops all references to
 // memory, as ibv_destroy_qp does.

@@ -97,6 +97,7 @@ type requester struct {
 	numReads int
 	readNext int // those before it, from readHead on, were sent (again)
 
+	room     int           // what is left of the turn, in bytes
 	armed    bool          // the ack timer runs
 	since    time.Duration // ... since the last progress
 	probed   time.Duration // the last probe
@@ -197,6 +198,7 @@ func (r *requester) wants() Want {
 // nothing may be sent.
 func (r *requester) transmit(now time.Duration, out Outbox, budget int) (n int) {
 	for n < budget {
+		r.room = budget - n
 		sent, more := r.step(now, out)
 		n += sent
 		if sent == 0 {
@@ -228,7 +230,7 @@ func (r *requester) step(now time.Duration, out Outbox) (sent int, more bool) {
 			return 0, false
 		}
 	}
-	if r.doomed && r.cur == r.doomedAt {
+	if r.doomed && r.cur == r.doomedAt || r.holds() {
 		return 0, false
 	}
 	switch c := r.at(r.cur); {
@@ -477,13 +479,20 @@ func (r *requester) fits(cost uint64) bool {
 	return out == 0 || out+cost <= size
 }
 
+// holds says whether a packet that was never sent has to wait for room at the peer.
+func (r *requester) holds() bool {
+	q := r.q
+	q.held = q.held || q.full && r.nxt == r.top && r.nxt > r.una
+	return q.held && r.nxt == r.top
+}
+
 // mustAsk says whether a packet that ends no message asks for an acknowledgement
-// all the same: each quarter of the window, when it fills the window, and each burst of
-// a queue pair that is held to a rate. rxe acknowledges nothing else (Linux
-// rxe_resp.c).
+// all the same: each quarter of the window, when it fills the window, each burst of a
+// queue pair that is held to a rate, and at the end of a turn after which others may
+// have theirs. rxe acknowledges nothing else (Linux rxe_resp.c).
 func (r *requester) mustAsk(cost uint64) bool {
 	after := r.nxtCum + cost
-	return after-r.asked >= r.win.size/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > r.win.size
+	return r.q.shared && cost >= uint64(r.room) || after-r.asked >= r.win.size/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > r.win.size
 }
 
 // sent takes note of a packet that went out and stands for n PSNs.

@@ -85,10 +85,11 @@ func (s *unreliable) kick(time.Duration)                  {}
 func (s *unreliable) receive(_ time.Duration, _ *Inbound) { s.q.count(DropBadResponse) }
 func (s *unreliable) deadline() time.Duration             { return Never }
 func (s *unreliable) expire(time.Duration)                {}
+func (s *unreliable) left(time.Duration)                  {}
+func (s *unreliable) inFlight() uint64                    { return 0 }
+func (s *unreliable) repeats() bool                       { return false }
 
 // moved sends the rest of the message that was begun by the new path.
-func (s *unreliable) left(time.Duration) {}
-
 func (s *unreliable) moved(time.Duration) {
 	if s.begun && !s.datagram {
 		s.path = s.q.path

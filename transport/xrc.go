@@ -53,6 +53,8 @@ func (noSender) resume()                                       {}
 func (noSender) drains() bool                                  { return false }
 func (noSender) kick(time.Duration)                            {}
 func (noSender) left(time.Duration)                            {}
+func (noSender) inFlight() uint64                              { return 0 }
+func (noSender) repeats() bool                                 { return false }
 func (noSender) moved(time.Duration)                           {}
 func (noSender) wants() Want                                   { return 0 }
 func (noSender) transmit(_ time.Duration, _ Outbox, _ int) int { return 0 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 
 	"github.com/goroce/goroce/cmd/roce/internal/pattern"
 	"github.com/goroce/goroce/cmd/roce/internal/perftest"
@@ -61,6 +62,9 @@ func (e *perfEndpoint) build(cycle int) (err error) {
 	}
 	e.area = o.area(cycle)
 	e.buf = make([]byte, 2*e.area*o.qps)
+	for i := 0; i < len(e.buf); i += os.Getpagesize() {
+		e.buf[i] = 0 // the memory is there when the time begins, as perftest's is
+	}
 	e.access = roce.RemoteWrite
 	switch {
 	case o.test.sends():

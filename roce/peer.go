@@ -1,0 +1,89 @@
+package roce
+
+import (
+	"net/netip"
+
+	"github.com/goroce/goroce/ib"
+)
+
+// peer is a host that queue pairs are connected to. Its IPv4 Identifications are
+// one sequence, whatever the queue pair, and it has one socket to receive with: what
+// may be under way to it is shared by its queue pairs. Were it a whole window for
+// each, they would overrun that socket together.
+type peer struct {
+	addr     netip.Addr
+	refs     int
+	ids      ib.IDTracker
+	inFlight uint64 // bytes, of all its queue pairs
+	waiting  fifo   // queue pairs with data that wait until less is in flight
+}
+
+// peers are the hosts that an engine's queue pairs are connected to.
+type peers map[netip.Addr]*peer
+
+// get returns the peer at addr, with one reference more.
+func (ps peers) get(addr netip.Addr) *peer {
+	p := ps[addr]
+	if p == nil {
+		p = &peer{addr: addr}
+		ps[addr] = p
+	}
+	p.refs++
+	return p
+}
+
+// put drops a reference.
+func (ps peers) put(p *peer) {
+	if p == nil {
+		return
+	}
+	if p.refs--; p.refs == 0 {
+		delete(ps, p.addr)
+	}
+}
+
+// shares says whether other queue pairs have something in flight to the peer of q.
+func (q *QP) shares() bool { return q.peers[0] != nil && q.peers[0].inFlight > q.inFlight }
+
+// full says whether so much is in flight to the peer of q that q has to wait: a turn
+// more would be beyond the window. Alone it has its own window. What nobody has asked
+// to be acknowledged yet is a quarter of a window at most, and fills nothing.
+func (q *QP) full() bool {
+	window := uint64(max(q.dev.cfg.Window, 0))
+	return q.shares() && q.peers[0].inFlight+min(turnBudget, window/2) > window
+}
+
+// account notes what q has in flight, and lets the next one that waits for room have
+// its turn. The engine is locked.
+func (e *engine) account(q *QP) {
+	p := q.peers[0]
+	if p == nil {
+		return
+	}
+	n := q.t.InFlight()
+	p.inFlight += n - q.inFlight
+	q.inFlight = n
+	if w := p.waiting.head; w != nil && !w.full() {
+		e.resume(p)
+	}
+}
+
+// resume lets the first of those that wait have its turn.
+func (e *engine) resume(p *peer) {
+	q := p.waiting.pop(waitQueue)
+	q.t.Resume()
+	e.data.push(q, dataQueue)
+}
+
+// depart takes q's share from a peer that it is no longer connected to. Who waits
+// there looks again.
+func (e *engine) depart(q *QP, p *peer) {
+	if p == nil {
+		return
+	}
+	p.inFlight -= q.inFlight
+	q.inFlight = 0
+	for p.waiting.head != nil {
+		e.resume(p)
+	}
+}
