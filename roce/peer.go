@@ -9,7 +9,7 @@ import (
 // peer is a host that queue pairs are connected to. Its IPv4 Identifications are
 // one sequence, whatever the queue pair, and it has one socket to receive with: what
 // may be under way to it is shared by its queue pairs. Were it a whole window for
-// each, they would overrun that socket together.
+// each, they would overrun that socket.
 type peer struct {
 	addr     netip.Addr
 	refs     int
@@ -45,11 +45,16 @@ func (ps peers) put(p *peer) {
 // shares says whether other queue pairs have something in flight to the peer of q.
 func (q *QP) shares() bool { return q.peers[0] != nil && q.peers[0].inFlight > q.inFlight }
 
+// peerWindows is how many windows of a queue pair may be in flight to one host: a
+// whole turn each of 64 queue pairs, and half of what the receive buffer of a device
+// holds by default.
+const peerWindows = 4
+
 // full says whether so much is in flight to the peer of q that q has to wait: a turn
-// more would be beyond the window. Alone it has its own window. What nobody has asked
+// more would be beyond what may be. Alone it has its own window. What nobody has asked
 // to be acknowledged yet is a quarter of a window at most, and fills nothing.
 func (q *QP) full() bool {
-	window := uint64(max(q.dev.cfg.Window, 0))
+	window := peerWindows * uint64(max(q.dev.cfg.Window, 0))
 	return q.shares() && q.peers[0].inFlight+min(turnBudget, window/2) > window
 }
 

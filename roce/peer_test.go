@@ -24,13 +24,13 @@ func (c *countedBackend) Send(now time.Duration, runs []netio.Run) (int, error) 
 }
 
 // TestSharedWindow: queue pairs that are connected to one host have, all together, no
-// more in flight than one alone may, and take turns; nobody waits for a timer. One
+// more in flight than four alone may, and take turns; nobody waits for a timer. One
 // that has little to send does not wait for them.
 func TestSharedWindow(t *testing.T) {
 	const (
-		pairs  = 64
-		window = 1 << 20
-		size   = 256 << 10
+		pairs  = 100
+		window = 4 << 20
+		size   = 512 << 10
 		rounds = 4
 	)
 	f := netio.NewFabric()
