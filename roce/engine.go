@@ -161,7 +161,13 @@ func (e *engine) run(now time.Duration, poller bool) (more bool) {
 
 // few reports whether the n datagrams of a batch are one or two packets.
 func (e *engine) few(n int) bool {
-	return n > 0 && n <= 2 && e.rx[0].SegSize == 0 && e.rx[n-1].SegSize == 0
+	switch n {
+	case 1:
+		return e.rx[0].Segments() <= 2
+	case 2:
+		return e.rx[0].SegSize == 0 && e.rx[1].SegSize == 0
+	}
+	return false
 }
 
 // pump serves what was posted, without receiving. The lock is held.
@@ -172,7 +178,9 @@ func (e *engine) pump(now time.Duration) {
 	e.transmit(now)
 }
 
-// transmit sends control packets, then a few turns of data, in one flush.
+// transmit sends control packets, then a few turns of data, in one flush. Whose turn
+// it is to send data does that before its acknowledgement: being shorter, that may only
+// be the last of a run, and both travel as one datagram.
 func (e *engine) transmit(now time.Duration) {
 	defer e.contain()
 	defer e.failOverflowed(now)
@@ -180,14 +188,19 @@ func (e *engine) transmit(now time.Duration) {
 	if !e.out.flush(now) {
 		return // the socket is full: generate nothing new
 	}
+	n := 0
 	for !e.out.blocked {
 		q := e.control.pop(controlQueue)
 		if q == nil {
 			break
 		}
+		if n < turns && q == e.data.head {
+			n++
+			e.turn(e.data.pop(dataQueue), now, q.transmitData)
+		}
 		e.turn(q, now, q.t.TransmitControl)
 	}
-	for n := 0; n < turns && !e.out.blocked; n++ {
+	for ; n < turns && !e.out.blocked; n++ {
 		q := e.data.pop(dataQueue)
 		if q == nil {
 			break

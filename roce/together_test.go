@@ -1,0 +1,39 @@
+package roce_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/roce/rocetest"
+)
+
+// TestTogether: a request and the acknowledgement that is due leave in one run, if
+// the backend has such, the shorter packet last; else one after the other.
+func TestTogether(t *testing.T) {
+	for segments, runs := range map[int]int{64: 1, 1: 2} {
+		t.Run(fmt.Sprint(segments), func(t *testing.T) {
+			f := netio.NewFabric()
+			f.MaxSegments = segments
+			out := &countedBackend{Backend: fabricPort(t, f, "10.0.0.2")}
+			devs := [2]*roce.Device{openManual(t, fabricPort(t, f, "10.0.0.1")), openManual(t, out)}
+			a, b := rocetest.New(t, devs[0], rocetest.Options{}), rocetest.New(t, devs[1], rocetest.Options{})
+			rocetest.Connect(t, a, b, roce.Conn{})
+			write := func(from, to *rocetest.Endpoint) {
+				must(t, from.QP.PostSend(roce.SendWR{Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{from.MR.SGE(0, 8)}, RemoteAddr: to.MR.Addr(), RKey: to.MR.RKey()}))
+			}
+			write(a, b)
+			settle(devs[0], 0)
+			write(b, a)
+			settle(devs[1], 0)
+			if out.packets != 2 || out.runs != runs || out.bytes != 12+16+8+4+12+4+4 {
+				t.Errorf("%d packets in %d runs, %d bytes", out.packets, out.runs, out.bytes)
+			}
+			settle(devs[0], 0)
+			want(t, a.Next(t), 0, roce.WCWrite, roce.WCSuccess)
+			settle(devs[1], 0)
+			want(t, b.Next(t), 0, roce.WCWrite, roce.WCSuccess)
+		})
+	}
+}
