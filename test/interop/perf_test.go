@@ -167,7 +167,10 @@ func perfFlags() (all []perfCase) {
 			if p.latency() {
 				add(p, "-H", "-U")
 			} else {
-				add(p, "-b", "-b -q 3", "-N", "-Q 7", "-l 8 -t 32", "-t 3")
+				add(p, "-b", "-N", "-Q 7", "-l 10 -t 40", "-t 3") // 25.01 wants full lists
+				several := p
+				several.qps = 3
+				add(several, "-b")
 			}
 			if p.fetches() {
 				add(p, "-o 1", "-e")
@@ -177,7 +180,7 @@ func perfFlags() (all []perfCase) {
 				add(short, "-I 100")
 			}
 			if p.sends() {
-				add(p, "-r 17", "-e")
+				add(p, "-r 17", "-e", "--use-srq")
 				ud := p
 				ud.service = "UD"
 				add(ud, "-a", "-e")
