@@ -123,7 +123,10 @@ func (r *requester) lost(now time.Duration) {
 }
 
 // rnr starts the wait that an RNR NAK asks for (IBTA 9.7.5.2.8). Of the two
-// retry counts only this one knows "for ever", 7.
+// retry counts only this one knows "for ever", 7. The other begins anew: it is there
+// for a peer that does not answer (IBTA 9.9.2.1), and this one has. Otherwise a peer
+// that is slow to post receives would use it up by what a lossy network takes of the
+// repetitions.
 func (r *requester) rnr(now time.Duration, t ib.RNRTimer) {
 	if r.waiting {
 		return // the same, twice
@@ -139,6 +142,7 @@ func (r *requester) rnr(now time.Duration, t ib.RNRTimer) {
 		r.rnrLeft--
 	}
 	r.waiting, r.until = true, now+t.Duration()
+	r.retries = r.q.attr.RetryCnt
 	r.goBack()
 }
 

@@ -403,6 +403,23 @@ func TestCompleterRNR(t *testing.T) {
 			wc 1 Work Request Flushed Error
 			deadline never`},
 	})
+	// A peer that posts no receive for long, on a network that loses what is sent now and
+	// then: each loss took a retry, and the connection ended.
+	t.Run("IBTA 9.9.2.1: who answers with an RNR NAK is there; losses between two take no more than one retry", func(t *testing.T) {
+		w := newReqWorld(t, 5)
+		w.run(`set retry=1
+			set rnr=7
+			post 1 SEND 1
+			> SEND_ONLY 0 1 ack`)
+		for range 10 {
+			w.run("< RNR 0 1")
+			for range 2 { // the end of the wait, an ack timeout
+				w.now = w.q.Deadline()
+				w.run("at " + w.now.String() + "\n> SEND_ONLY 0 1 ack")
+			}
+		}
+		w.run("count local_ack_timeout_err 10\n< ACK 0\nwc 1 SEND ok")
+	})
 	t.Run("IBTA 9.9.2.1: 7 RNR retries are for ever", func(t *testing.T) {
 		w := newReqWorld(t, 5)
 		w.run(`set rnr=7

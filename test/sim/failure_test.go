@@ -26,7 +26,7 @@ func TestFailures(t *testing.T) {
 				}
 				cfg.Failure = kind
 				if *lines {
-					cfg.hooks.trace = func(line string) { t.Log(line) }
+					cfg.hooks.trace = func(e event) { t.Log(e) }
 				}
 				r, err := Run(cfg)
 				if err != nil {

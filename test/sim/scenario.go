@@ -51,7 +51,7 @@ type hooks struct {
 	fault       func(Fault)      // a random fault happens
 	plan        func(requestRef) // a program decides on a request
 	mark        func(w *world)   // every virtual hour of a soak
-	trace       func(line string)
+	trace       func(e event)
 }
 
 // Scenario makes the run of a seed: a random mix of requests under 5 % loss,

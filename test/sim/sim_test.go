@@ -49,7 +49,7 @@ func TestSeeds(t *testing.T) {
 	each(n, func(i int) {
 		cfg := Scenario(first + uint64(i))
 		if *lines {
-			cfg.hooks.trace = func(line string) { t.Log(line) }
+			cfg.hooks.trace = func(e event) { t.Log(e) }
 		}
 		r, err := Run(cfg)
 		mu.Lock()
@@ -81,7 +81,7 @@ func again(t *testing.T) {
 	}
 	cfg := s.Config()
 	if *lines {
-		cfg.hooks.trace = func(line string) { t.Log(line) }
+		cfg.hooks.trace = func(e event) { t.Log(e) }
 	}
 	if _, err = Run(cfg); err != nil {
 		t.Error(err)

@@ -7,7 +7,10 @@ import (
 	"time"
 )
 
-var soakTime = flag.Duration("sim.soak", 0, "virtual time of TestSoak; 0 means two minutes, less under the race detector")
+var (
+	soakTime = flag.Duration("sim.soak", 0, "virtual time of TestSoak; 0 means two minutes, less under the race detector")
+	lateOnly = flag.Duration("sim.tracefrom", 0, "virtual time from which -sim.trace logs in TestSoak")
+)
 
 // Connections that come and go for hours of virtual time, with traffic, pauses, faults
 // and migrations, leave nothing: memory in use is the same at every hour.
@@ -24,7 +27,18 @@ func TestSoak(t *testing.T) {
 	if *soakTime > 0 {
 		d = *soakTime
 	}
-	cfg := Soak(1, d)
+	seed := uint64(1)
+	if *oneSeed >= 0 {
+		seed = uint64(*oneSeed)
+	}
+	cfg := Soak(seed, d)
+	if *lines {
+		cfg.hooks.trace = func(e event) {
+			if e.at >= *lateOnly {
+				t.Log(e)
+			}
+		}
+	}
 	cfg.hooks.mark = func(w *world) {
 		var m runtime.MemStats
 		runtime.GC()
@@ -36,7 +50,8 @@ func TestSoak(t *testing.T) {
 	start := time.Now()
 	r, err := Run(cfg)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\nreplay with: go test ./test/sim -run TestSoak -timeout 0 -sim.soak=%v -sim.seed=%d -sim.trace -sim.tracefrom=%v",
+			err, d, seed, max(0, r.Time-time.Second))
 	}
 	t.Logf("%v of virtual time in %v%v", d, time.Since(start).Round(time.Millisecond), &r)
 	if r.Lives < int(d/time.Minute)*10 || r.Migrated == 0 || r.Retrans == 0 {

@@ -20,7 +20,7 @@ type trace struct {
 	hash   uint64
 	count  int
 	recent [60]event // ring, by count
-	out    func(string)
+	out    func(event)
 }
 
 // event is one line of a trace.
@@ -46,7 +46,7 @@ func (t *trace) add(e event) {
 	t.recent[t.count%len(t.recent)] = e
 	t.count++
 	if t.out != nil {
-		t.out(e.String())
+		t.out(e)
 	}
 }
 
