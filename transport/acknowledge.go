@@ -49,7 +49,7 @@ func (r *responder) ackReady() bool { return r.ackDue && !r.blocked(r.ack.seq) }
 // data, and one amid its responses may be taken for a fault (Linux
 // drivers/infiniband/sw/rxe/rxe_comp.c).
 func (r *responder) blocked(seq uint64) bool {
-	return r.reads.pending() && (seq >= r.reads.current().first || r.reads.amid()) || len(r.flushes) > 0 && seq >= r.flushes[0].seq
+	return r.reads.pending() && (seq >= r.reads.barrier() || r.reads.amid()) || len(r.flushes) > 0 && seq >= r.flushes[0].seq
 }
 
 // noteAck makes an ACK of p due. Of two the later one stands for both.

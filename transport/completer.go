@@ -342,6 +342,9 @@ func (r *requester) progress(now time.Duration, to uint64) {
 	}
 	r.rtt.passed(now, to)
 	r.judge(now, to)
+	if r.q.kin {
+		r.win.widen()
+	}
 	r.win.grow(r.unaCum - before)
 	r.armed, r.since, r.again = r.nxt > r.una, now, 0
 	r.retries, r.rnrLeft, r.wentBack = r.q.attr.RetryCnt, r.q.attr.RNRRetry, false

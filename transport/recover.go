@@ -213,7 +213,7 @@ func (r *requester) probe(now time.Duration) {
 	r.tried.begin(&r.win)
 	r.goBack()
 	r.armed, r.probed, r.probing = true, now, true
-	r.rtt.shift++
+	r.rtt.probes++
 }
 
 // judgeProbe looks at what a probe brought when everything before una is acknowledged. The

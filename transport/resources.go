@@ -15,9 +15,7 @@ import (
 type readResource struct {
 	kind        ib.OpKind
 	first, last uint64 // sequence numbers of its responses
-	start       uint64 // where the present answer began
-	next        uint64 // next response to write
-	stop        uint64 // after the last of the present answer
+	answer             // the present one
 	va          uint64
 	length      uint32
 	rkey        uint32
@@ -27,10 +25,35 @@ type readResource struct {
 	srq         *SRQ     // whose memory it uses
 }
 
-func (res *readResource) answered() bool { return res.next == res.stop }
+// answer is a run of responses to one request.
+type answer struct {
+	start uint64 // where it began
+	next  uint64 // next response to write
+	stop  uint64 // after the last
+}
+
+func (a *answer) answered() bool { return a.next == a.stop }
 
 // amid says whether a response was written last that others of the answer follow.
-func (res *readResource) amid() bool { return res.next > res.start && !res.answered() }
+func (a *answer) amid() bool { return a.next > a.start && !a.answered() }
+
+// opcode returns the opcode of the next response. Every answer, also one that begins
+// within the READ, begins with FIRST or ONLY (IBTA 9.4.4; Linux rxe_comp.c accepts
+// nothing else).
+func (a *answer) opcode() ib.Opcode {
+	switch first, last := a.next == a.start, a.next+1 == a.stop; {
+	case first && last:
+		return ib.OpRCReadResponseOnly
+	case first:
+		return ib.OpRCReadResponseFirst
+	case last:
+		return ib.OpRCReadResponseLast
+	}
+	return ib.OpRCReadResponseMiddle
+}
+
+// maxParts is how many parts of READs may wait to be written again.
+const maxParts = 16
 
 // readQueue is a ring of the last MaxDestRdAtomic READs and atomics in PSN order.
 // Both are called READs below: they differ in what is written as response.
@@ -41,21 +64,42 @@ type readQueue struct {
 	head   uint64     // index after the youngest
 	at     uint64     // the oldest that has responses due, or head
 	fresh  uint64     // the oldest that was never answered in full, or head; at or later
-	source mem.Cursor // the memory of READ at
+	parts  []part     // asked for again; they go before all others
+	source mem.Cursor // the memory of READ opened
 	open   bool       // source is open
+	opened uint64
+}
+
+// part is a part of READ of, asked for again by a peer that takes parts.
+type part struct {
+	of uint64
+	answer
 }
 
 func (rq *readQueue) slot(i uint64) *readResource { return &rq.ring[i%uint64(len(rq.ring))] }
 
-// pending reports whether responses are due.
-func (rq *readQueue) pending() bool { return rq.at < rq.head }
+// due reports whether responses are due besides parts, and pending whether any are.
+func (rq *readQueue) due() bool     { return rq.at < rq.head }
+func (rq *readQueue) pending() bool { return rq.due() || len(rq.parts) > 0 }
 
-// current returns the oldest READ that is not answered; there is one.
+// current returns the oldest READ that is not answered; one is due.
 func (rq *readQueue) current() *readResource { return rq.slot(rq.at) }
 
-// amid reports whether an answer was begun and not ended, be it that another
-// interrupts it.
+// barrier is the first PSN of the oldest READ of which responses are pending.
+func (rq *readQueue) barrier() uint64 {
+	i := rq.at
+	for _, p := range rq.parts {
+		i = min(i, p.of)
+	}
+	return rq.slot(i).first
+}
+
+// amid says whether any READ was left in the middle of an answer, by another that was
+// asked for again.
 func (rq *readQueue) amid() bool {
+	if len(rq.parts) > 0 && rq.parts[0].amid() {
+		return true
+	}
 	for i := rq.at; i < rq.head; i++ {
 		if rq.slot(i).amid() {
 			return true
@@ -73,10 +117,11 @@ func (rq *readQueue) full() bool { return rq.head-rq.fresh >= uint64(rq.most) }
 // proves that the requester has completed it.
 func (rq *readQueue) add(res readResource) {
 	if rq.ring == nil {
-		rq.ring = make([]readResource, rq.most)
+		rq.ring, rq.parts = make([]readResource, rq.most), make([]part, 0, maxParts)
 	}
 	if rq.head-rq.tail == uint64(len(rq.ring)) {
 		rq.tail++
+		rq.parts = slices.DeleteFunc(rq.parts, func(p part) bool { return p.of < rq.tail })
 		if rq.at < rq.tail {
 			rq.at = rq.tail
 			rq.advance()
@@ -116,36 +161,52 @@ func (rq *readQueue) after(seq uint64) *readResource {
 	return nil
 }
 
-// restart makes the responses from seq up to stop due again, seq being one of the
-// responses of a READ in the ring. A part that is asked for while another answer is
-// written, that of the whole READ maybe, becomes part of that.
-func (rq *readQueue) restart(seq, stop uint64) {
+// restart makes the responses from seq on due again, seq being one of the responses of a
+// READ in the ring.
+func (rq *readQueue) restart(seq uint64) {
 	i := rq.search(seq)
 	res := rq.slot(i)
-	switch whole := stop > res.last; {
-	case whole || res.answered():
-		res.start, res.next, res.stop = seq, seq, stop
-	case seq < res.next:
-		res.start, res.next, res.stop = seq, seq, max(res.stop, stop)
-	default:
-		res.stop = max(res.stop, stop)
-	}
+	res.start, res.next = seq, seq
 	if i < rq.at {
 		rq.at = i
 		rq.close()
 	}
 }
 
+// repeat makes the responses from seq up to stop due again, a part of a READ in the ring:
+// before what is due, which then goes on where it was. Those that are still to be written
+// come anyway; so do all that follow seq when too many parts wait already.
+func (rq *readQueue) repeat(seq, stop uint64) {
+	i := rq.search(seq)
+	stop = min(stop, rq.slot(i).next)
+	switch {
+	case seq >= stop:
+	case len(rq.parts) == cap(rq.parts):
+		rq.restart(seq)
+	default:
+		rq.parts = append(rq.parts, part{i, answer{seq, seq, stop}})
+	}
+}
+
 // advance goes on to the next READ that has responses due.
 func (rq *readQueue) advance() {
 	rq.close()
-	for rq.pending() && rq.current().answered() {
+	for rq.due() && rq.current().answered() {
 		rq.at++
 	}
 	rq.fresh = max(rq.fresh, rq.at)
 }
 
-// close drops the reference to the memory of the current READ.
+// written goes on when the last response of the answer at work was written.
+func (rq *readQueue) written() {
+	if len(rq.parts) > 0 {
+		rq.parts = slices.Delete(rq.parts, 0, 1)
+		return
+	}
+	rq.advance()
+}
+
+// close drops the reference to the memory of a READ.
 func (rq *readQueue) close() {
 	rq.source.Reset()
 	rq.open = false
@@ -154,7 +215,7 @@ func (rq *readQueue) close() {
 // reset forgets all READs.
 func (rq *readQueue) reset() {
 	rq.close()
-	rq.tail, rq.head, rq.at, rq.fresh = 0, 0, 0, 0
+	rq.tail, rq.head, rq.at, rq.fresh, rq.parts = 0, 0, 0, 0, rq.parts[:0]
 }
 
 // resize makes room for n READs and keeps the youngest of those there are.
@@ -193,8 +254,8 @@ func (r *responder) read(now time.Duration, in *Inbound) {
 	packets := max(1, (uint64(h.Length)+uint64(r.mtu)-1)/uint64(r.mtu))
 	r.reads.add(readResource{
 		kind: ib.KindReadRequest, first: r.expected, last: r.expected + packets - 1,
-		start: r.expected, next: r.expected, stop: r.expected + packets,
-		va: h.VA, length: h.Length, rkey: h.RKey, msn: r.msn, before: r.last, srq: r.srq,
+		answer: answer{r.expected, r.expected, r.expected + packets},
+		va:     h.VA, length: h.Length, rkey: h.RKey, msn: r.msn, before: r.last, srq: r.srq,
 	})
 	r.expected += packets
 }
@@ -216,7 +277,11 @@ func (r *responder) replay(in *Inbound, seq uint64) {
 		r.q.count(DropDuplicate)
 		return
 	}
-	r.reads.restart(seq, stop)
+	if stop > res.last {
+		r.reads.restart(seq)
+	} else {
+		r.reads.repeat(seq, stop)
+	}
 }
 
 // right is what the queue pair must allow for the request.
@@ -261,12 +326,15 @@ func (r *responder) transmit(now time.Duration, out Outbox, budget int) (n int) 
 	for n < budget && r.pending() {
 		var size int
 		switch f := r.nextFlush(); {
+		case len(r.reads.parts) > 0:
+			p := &r.reads.parts[0]
+			size = r.putResponse(now, out, p.of, &p.answer)
 		case f != nil:
 			size = r.putFlush(now, out, f)
 		case r.reads.current().kind != ib.KindReadRequest:
 			size = r.putAtomic(out, r.reads.current())
 		default:
-			size = r.putResponse(now, out, r.reads.current())
+			size = r.putResponse(now, out, r.reads.at, &r.reads.current().answer)
 		}
 		if size == 0 {
 			break
@@ -279,55 +347,44 @@ func (r *responder) transmit(now time.Duration, out Outbox, budget int) (n int) 
 // pending reports whether answers are due.
 func (r *responder) pending() bool { return r.reads.pending() || len(r.flushes) > 0 }
 
-// putResponse writes the next response of res, the current READ, and returns its
-// size. It returns 0 when there was no room or the memory has gone.
-func (r *responder) putResponse(now time.Duration, out Outbox, res *readResource) int {
+// putResponse writes the next response of an answer to READ i, and returns its size. It
+// returns 0 when there was no room or the memory has gone.
+func (r *responder) putResponse(now time.Duration, out Outbox, i uint64, a *answer) int {
+	rq, res := &r.reads, r.reads.slot(i)
 	if res.srq.Closed {
-		r.failRead(now, mem.BadKey, res)
+		r.failRead(now, mem.BadKey, i, a)
 		return 0
 	}
-	if !r.reads.open {
-		s := r.reads.source.Remote(res.srq.Mem, res.srq.PD, res.rkey, res.va, uint64(res.length), mem.RemoteRead)
+	if rq.open && rq.opened != i {
+		rq.close()
+	}
+	if !rq.open {
+		s := rq.source.Remote(res.srq.Mem, res.srq.PD, res.rkey, res.va, uint64(res.length), mem.RemoteRead)
 		if s != mem.OK {
-			r.failRead(now, s, res)
+			r.failRead(now, s, i, a)
 			return 0
 		}
-		r.reads.open = true
+		rq.open, rq.opened = true, i
 	}
-	offset := (res.next - res.first) * uint64(r.mtu)
+	offset := (a.next - res.first) * uint64(r.mtu)
 	payload := int(min(uint64(r.mtu), uint64(res.length)-offset))
-	op := responseOpcode(res)
-	b := r.q.newPacket(out, op, payload, res.next, false, false)
+	op := a.opcode()
+	b := r.q.newPacket(out, op, payload, a.next, false, false)
 	if b == nil {
 		return 0
 	}
 	if op != ib.OpRCReadResponseMiddle {
 		ackHeader(res.msn).Put(b[ib.BTHSize:])
 	}
-	if s := r.reads.source.CopyOut(b[op.Info().HeaderLen:][:payload], offset); s != mem.OK {
-		r.failRead(now, s, res)
+	if s := rq.source.CopyOut(b[op.Info().HeaderLen:][:payload], offset); s != mem.OK {
+		r.failRead(now, s, i, a)
 		return 0
 	}
 	r.q.commit(out)
-	if res.next++; res.answered() {
-		r.reads.advance()
+	if a.next++; a.answered() {
+		rq.written()
 	}
 	return len(b)
-}
-
-// responseOpcode returns the opcode of the next response. Every answer, also one
-// that begins within the READ, begins with FIRST or ONLY (IBTA 9.4.4; Linux
-// rxe_comp.c accepts nothing else).
-func responseOpcode(res *readResource) ib.Opcode {
-	switch first, last := res.next == res.start, res.next+1 == res.stop; {
-	case first && last:
-		return ib.OpRCReadResponseOnly
-	case first:
-		return ib.OpRCReadResponseFirst
-	case last:
-		return ib.OpRCReadResponseLast
-	}
-	return ib.OpRCReadResponseMiddle
 }
 
 // failRead ends the connection because the memory of a READ cannot be read any
@@ -336,14 +393,14 @@ func responseOpcode(res *readResource) ib.Opcode {
 // If the READ was answered in full before, what asks for it again may be a late
 // duplicate, of which a requester that has told us since to close the key knows
 // nothing: that alone is dropped.
-func (r *responder) failRead(now time.Duration, s mem.Status, res *readResource) {
-	if r.reads.at < r.reads.fresh {
+func (r *responder) failRead(now time.Duration, s mem.Status, i uint64, a *answer) {
+	if i < r.reads.fresh {
 		r.q.count(DropNoResource)
-		res.next = res.stop
-		r.reads.advance()
+		a.next = a.stop
+		r.reads.written()
 		return
 	}
-	seq := res.next
+	seq := a.next
 	r.forget()
 	r.denied(now, s, seq)
 }

@@ -71,7 +71,7 @@ func (r *responder) executed(now time.Duration, s mem.Status, res readResource) 
 		return
 	}
 	r.countMessage()
-	res.first, res.last, res.start, res.next, res.stop = r.expected, r.expected, r.expected, r.expected, r.expected+1
+	res.first, res.last, res.answer = r.expected, r.expected, answer{r.expected, r.expected, r.expected + 1}
 	res.msn, res.before, res.srq = r.msn, r.last, r.srq
 	r.reads.add(res)
 	r.expected++

@@ -114,7 +114,7 @@ func (r *responder) queueFlush(f flushRequest) bool {
 // nextFlush returns the FLUSH whose answer is due before those of all READs, or
 // nil.
 func (r *responder) nextFlush() *flushRequest {
-	if len(r.flushes) == 0 || r.reads.pending() && r.reads.current().first < r.flushes[0].seq {
+	if len(r.flushes) == 0 || r.reads.due() && r.reads.current().first < r.flushes[0].seq {
 		return nil
 	}
 	return &r.flushes[0]

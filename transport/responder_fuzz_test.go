@@ -221,7 +221,7 @@ func fuzzTransmit(t *testing.T, w *rspWorld, action byte, reads map[ib.PSN]bool)
 		pending := q.rsp().reads.pending()
 		var barrier uint64
 		if pending {
-			barrier = q.rsp().reads.current().first
+			barrier = q.rsp().reads.barrier()
 		}
 		want := q.Wants()
 		q.TransmitControl(w.now, &w.out)

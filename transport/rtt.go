@@ -18,8 +18,8 @@ type rtt struct {
 	least       time.Duration
 	known       bool
 	latest      time.Duration
-	fresh       bool  // the controller does not know latest
-	shift       uint8 // probes since the last sample: each doubles the time (RFC 6298, section 5.5)
+	fresh       bool // the controller does not know latest
+	probes      int  // since the last sample
 
 	seq  uint64 // the packet that is timed, 0 for none
 	at   time.Duration
@@ -61,7 +61,7 @@ func (t *rtt) passed(now time.Duration, una uint64) {
 }
 
 func (t *rtt) sample(d time.Duration) {
-	t.seq, t.shift, t.latest, t.fresh = 0, 0, d, true
+	t.seq, t.probes, t.latest, t.fresh = 0, 0, d, true
 	if !t.known {
 		t.known, t.smooth, t.dev, t.least = true, d, d/2, d
 		return
@@ -77,5 +77,16 @@ func (t *rtt) patience(least time.Duration) time.Duration {
 	if !t.known {
 		return Never
 	}
-	return max(t.smooth+4*t.dev, least) << min(t.shift, 16)
+	return max(t.smooth+4*t.dev, least) << t.backOff()
+}
+
+// backOff is how often the time is doubled (RFC 6298, section 5.5): with each probe, but
+// for a while not more than twice. Where a queue is kept full by others, waiting longer
+// each time would be left with nothing of it; a peer that is not there hears few more.
+func (t *rtt) backOff() int {
+	const calm, while, most = 2, 16, 16
+	if t.probes < while {
+		return min(t.probes, calm)
+	}
+	return min(t.probes-while+calm+1, most)
 }

@@ -27,7 +27,7 @@ func TestRTTEstimate(t *testing.T) {
 		{9 * ms, 9 * ms, 3187500 * time.Nanosecond, 21750 * time.Microsecond, "a sample ends the back-off"},
 	} {
 		if step.sample == 0 {
-			r.shift++
+			r.probes++
 		} else {
 			r.sample(step.sample)
 		}
@@ -45,7 +45,7 @@ func TestRTTEstimate(t *testing.T) {
 		t.Errorf("patience %v on a fast path", r.patience(minProbe))
 	}
 	for range 100 {
-		r.shift++
+		r.probes++
 	}
 	if p := r.patience(minProbe); p <= 0 || p > 2*time.Minute {
 		t.Errorf("patience %v after many probes", p)

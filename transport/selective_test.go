@@ -1,6 +1,9 @@
 package transport
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestSelectiveRequester(t *testing.T) {
 	runReqCases(t, []reqCase{
@@ -292,7 +295,7 @@ func TestSelectiveResponder(t *testing.T) {
 			> RDMA_READ_REQUEST 1 @256 len=1200
 			> RDMA_READ_REQUEST 1 @0 len=256
 			count drop_duplicate 4`},
-		{"parts that are asked for in the middle of an answer become part of it", `
+		{"parts that are asked for in the middle of an answer come before the rest of it, or with it", `
 			! hold
 			> RDMA_READ_REQUEST 0 @0 len=1200 kin
 			! data 700
@@ -301,11 +304,34 @@ func TestSelectiveResponder(t *testing.T) {
 			< MIDDLE 2 256 @512
 			> RDMA_READ_REQUEST 1 @256 len=256
 			> RDMA_READ_REQUEST 3 @768 len=256
-			< FIRST 1 256 msn=1 @256
-			< MIDDLE 2 256 @512
+			< ONLY 1 256 msn=1 @256
 			< MIDDLE 3 256 @768
 			< LAST 4 176 msn=1 @1024`},
-		{"... two parts are answered with what is between them", `
+		{"... and an acknowledgement after all of them", `
+			! hold
+			> RDMA_READ_REQUEST 0 @0 len=1200 kin
+			> RDMA_WRITE_ONLY 5 1 @1 ack
+			! data 400
+			< FIRST 0 256 msn=1 @0
+			< MIDDLE 1 256 @256
+			! hold
+			> RDMA_READ_REQUEST 0 @0 len=512
+			! control
+			nothing
+			! hold
+			! data 100
+			< FIRST 0 256 msn=1 @0
+			! hold
+			! control
+			nothing
+			! data 10000
+			! control
+			< LAST 1 256 msn=1 @256
+			< MIDDLE 2 256 @512
+			< MIDDLE 3 256 @768
+			< LAST 4 176 msn=1 @1024
+			< ACK 5 msn=2`},
+		{"... two parts are answered without what is between them", `
 			> RDMA_READ_REQUEST 0 @0 len=1200 kin
 			< FIRST 0 256 msn=1 @0
 			< MIDDLE 1 256 @256
@@ -314,9 +340,8 @@ func TestSelectiveResponder(t *testing.T) {
 			< LAST 4 176 msn=1 @1024
 			> RDMA_READ_REQUEST 1 @256 len=256
 			> RDMA_READ_REQUEST 3 @768 len=256
-			< FIRST 1 256 msn=1 @256
-			< MIDDLE 2 256 @512
-			< LAST 3 256 msn=1 @768`},
+			< ONLY 1 256 msn=1 @256
+			< ONLY 3 256 msn=1 @768`},
 		{"to others nothing of it is said or answered", `
 			> RDMA_WRITE_ONLY 0 1 @0 ack
 			> RDMA_WRITE_ONLY 0 1 @0 ack
@@ -339,6 +364,27 @@ func TestSelectiveResponder(t *testing.T) {
 			w.run(c.script)
 		})
 	}
+}
+
+// Of more parts than are remembered the last has all that follows it written again.
+func TestSelectiveManyParts(t *testing.T) {
+	w := newRspWorld(t, rspAttr())
+	script := "> RDMA_READ_REQUEST 0 @0 len=5120 kin\n< FIRST 0 256 msn=1 @0\n"
+	for i := 1; i < 19; i++ {
+		script += fmt.Sprintf("< MIDDLE %d 256 @%d\n", i, 256*i)
+	}
+	script += "< LAST 19 256 msn=1 @4864\n! hold\n"
+	for i := range maxParts + 1 {
+		script += fmt.Sprintf("> RDMA_READ_REQUEST %d @%d len=256\n", i, 256*i)
+	}
+	script += "! data 100000\n"
+	for i := range maxParts {
+		script += fmt.Sprintf("< ONLY %d 256 msn=1 @%d\n", i, 256*i)
+	}
+	w.run(script + `< FIRST 16 256 msn=1 @4096
+		< MIDDLE 17 256 @4352
+		< MIDDLE 18 256 @4608
+		< LAST 19 256 msn=1 @4864`)
 }
 
 // With NoSelective nothing is told and nothing is believed.

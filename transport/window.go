@@ -7,11 +7,17 @@ const (
 	packetOverhead = 20 + 8 + 12 + 16 + 4
 	minCharge      = 256
 	startWindow    = 64 << 10
+	standardWindow = 256 << 10 // to a peer to whom a loss may cost all of it
 	defaultWindow  = 1 << 20
 	maxWindow      = 1 << 30 // at minCharge a quarter of the PSN space (IBTA 9.7.1 allows half)
 
 	lossShare   = 32 // of so many bytes acknowledged one may be lost
 	creditShare = 8  // the credit is at most this share of the window
+
+	leastPackets = 4   // that the window leaves
+	noisyPackets = 12  // ... while less than a noiseShare-th is lost
+	noiseShare   = 8   //
+	lossMemory   = 256 // packets over which that is averaged
 )
 
 // charge is what a packet with n bytes of payload costs.
@@ -22,37 +28,58 @@ func charge(n uint32) uint64 { return max(uint64(n)+packetOverhead, minCharge) }
 // round trip until the first loss, then grows by one packet with each; a loss
 // halves it, a timeout shrinks it to its minimum (as TCP does, RFC 5681).
 //
-// Unlike TCP it takes a few losses for what any network does now and then and no
-// queue has to do with: what is acknowledged earns credit for a 32nd of it, and a
-// loss that the credit covers changes nothing. A queue that overflows loses more: it
-// uses the credit up, and settles where its flows lose about that share.
+// Of what is sent to our kin only what is lost has to be sent again, so the window may
+// be larger, and takes a few losses for what any network does now and then and no queue
+// has to do with: what is acknowledged earns credit for a 32nd of it, and a loss that
+// the credit covers changes nothing. A queue that overflows loses more: it uses the
+// credit up, and settles where its flows lose about that share. Where more is lost
+// whatever the window is, it does not go below what it takes for news of a loss to come
+// from behind it, and not by a probe.
 type window struct {
 	size   uint64 // bytes that may be in flight; one packet always may
 	thresh uint64 // below it size doubles per round trip
 	min    uint64
 	max    uint64
+	limit  uint64 // what max becomes for our kin
 	step   uint64 // one full packet
 	acked  uint64 // acknowledged since the last step
 	recov  uint64 // sequence number: losses before it are one event with the last
+	kin    bool
 	credit uint64 // bytes that may be lost without a meaning
+	hurt   uint64 // bytes lost among the last lossMemory packets, on average
 }
 
 func (w *window) reset(mtu uint32, limit int, seq uint64) {
-	step := charge(mtu)
-	high := min(uint64(max(limit, 0)), maxWindow)
+	step, most := charge(mtu), min(uint64(max(limit, 0)), maxWindow)
+	high := min(most, standardWindow)
 	*w = window{
 		size:   min(startWindow, high),
 		thresh: high,
-		min:    min(4*step, high),
+		min:    min(leastPackets*step, high),
 		max:    high,
+		limit:  most,
 		step:   step,
 		recov:  seq,
 	}
 }
 
+// widen says that the peer is our kin.
+func (w *window) widen() {
+	if w.kin {
+		return
+	}
+	if w.thresh == w.max { // nothing was lost yet
+		w.thresh = w.limit
+	}
+	w.kin, w.max = true, w.limit
+}
+
 // grow takes note of n bytes acknowledged.
 func (w *window) grow(n uint64) {
-	w.credit = max(w.credit, min(w.credit+n/lossShare, w.size/creditShare))
+	if w.kin {
+		w.credit = max(w.credit, min(w.credit+n/lossShare, w.size/creditShare))
+		w.hurt -= min(w.hurt, w.hurt*n/(lossMemory*w.step))
+	}
 	if w.size < w.thresh {
 		w.size = min(w.size+n, w.max)
 		return
@@ -63,15 +90,24 @@ func (w *window) grow(n uint64) {
 	}
 }
 
+// least is what a loss leaves of the window.
+func (w *window) least() uint64 {
+	if w.kin && w.hurt < lossMemory*w.step/noiseShare {
+		return min(noisyPackets*w.step, w.max)
+	}
+	return w.min
+}
+
 // lost takes note that n bytes were lost at una while everything before top was
 // sent.
 func (w *window) lost(n, una, top uint64) {
+	w.hurt += n
 	switch {
 	case w.credit >= n:
 		w.credit -= n
 	case una >= w.recov:
 		w.recov, w.credit = top, 0
-		w.size = max(w.size/2, w.min)
+		w.size = max(w.size/2, min(w.size, w.least()))
 		w.thresh, w.acked = w.size, 0
 	}
 }
@@ -79,6 +115,7 @@ func (w *window) lost(n, una, top uint64) {
 // restore takes a loss back that was none.
 func (w *window) restore(before *window) {
 	w.size, w.thresh, w.credit = max(w.size, before.size), max(w.thresh, before.thresh), max(w.credit, before.credit)
+	w.hurt = min(w.hurt, before.hurt)
 }
 
 // silent takes note of a timeout.

@@ -33,6 +33,7 @@ func TestWindow(t *testing.T) {
 	}
 	var w window
 	w.reset(1024, 100_000, 50)
+	w.widen()
 	for _, s := range steps {
 		if s.do(&w); w.size != s.want {
 			t.Errorf("%s: %d, want %d", s.what, w.size, s.want)
