@@ -117,7 +117,7 @@ func (r *requester) lost(now time.Duration) {
 		return
 	}
 	r.wentBack = true
-	r.tried.begin(&r.win)
+	r.try()
 	r.win.lost(r.win.step, r.una, r.top)
 	r.retry(now)
 }
@@ -216,7 +216,8 @@ func (r *requester) expire(now time.Duration) {
 	r.q.pace.signal(now, cc.Signal{Kind: cc.Timeout})
 	r.doubt()
 	r.probing = false
-	r.tried.begin(&r.win)
+	r.tried = attempt{}
+	r.try()
 	r.wentBack = false
 	r.win.silent(r.top)
 	r.retry(now)

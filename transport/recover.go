@@ -183,7 +183,7 @@ func (r *requester) behind(now time.Duration, high uint64, c Counter) {
 		return
 	}
 	r.wentBack = true
-	r.tried.begin(&r.win)
+	r.try()
 	if from == r.una {
 		r.since = now // the timer starts again
 	}
@@ -210,7 +210,7 @@ func (r *requester) probeAt() time.Duration {
 // IBTA 9.9.2.1 says so.
 func (r *requester) probe(now time.Duration) {
 	r.q.count(AckProbes)
-	r.tried.begin(&r.win)
+	r.try()
 	r.goBack()
 	r.armed, r.probed, r.probing = true, now, true
 	r.rtt.probes++
@@ -240,11 +240,20 @@ type attempt struct {
 	passed bool // it is acknowledged
 	seq    uint64
 	at     time.Duration
-	window window // before
+	end    uint64 // what was sent before it is of one flight ...
+	window window // ... before which the window was this
 }
 
-// begin says that the window is going to shrink and something to be sent again.
-func (a *attempt) begin(w *window) { *a = attempt{open: true, window: *w} }
+// try says that the window is going to shrink and something to be sent again. A second
+// attempt in a flight does not hide what the first has done to the window: the news that
+// it was in vain comes a round trip later.
+func (r *requester) try() {
+	now := attempt{open: true, end: r.top, window: r.win}
+	if r.tried.open && r.una < r.tried.end {
+		now.end, now.window = r.tried.end, r.tried.window
+	}
+	r.tried = now
+}
 
 func (a *attempt) sent(now time.Duration, seq uint64) {
 	if a.open && !a.sentIt {

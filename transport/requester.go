@@ -53,6 +53,7 @@ type readRequest struct {
 	first, end uint64
 	rec        uint32 // the request
 	kept       bool   // the peer has it, but keeps it until something older comes
+	lost       bool   // ... has not got it, but something newer: one packet was lost, not its responses
 	split      bool   // parts were asked for again: their last responses look like the last of all
 	sealed     sealed // of a FLUSH
 }
@@ -370,7 +371,7 @@ func (r *requester) sendData(now time.Duration, out Outbox, c *record) (sent int
 		return 0, false
 	}
 	r.q.commit(out)
-	r.sent(now, c, 1, cost, ask)
+	r.sent(now, c, 1, cost, cost, ask)
 	return len(b), true
 }
 
@@ -441,10 +442,14 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 		*r.read(r.numReads) = readRequest{first: r.nxt, end: end, rec: r.cur}
 		r.numReads++
 	}
+	hurt := cost
+	if req := r.read(r.readNext); req.lost {
+		hurt, req.lost = charge(0), false
+	}
 	if r.read(r.readNext).end == end {
 		r.readNext++
 	}
-	r.sent(now, c, end-r.nxt, cost, true)
+	r.sent(now, c, end-r.nxt, cost, hurt, true)
 	return len(b), true
 }
 
@@ -495,14 +500,15 @@ func (r *requester) mustAsk(cost uint64) bool {
 	return r.q.shared && cost >= uint64(r.room) || after-r.asked >= r.win.size/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > r.win.size
 }
 
-// sent takes note of a packet that went out and stands for n PSNs.
-func (r *requester) sent(now time.Duration, c *record, n, cost uint64, asked bool) {
+// sent takes note of a packet that went out and stands for n PSNs. If it is sent again,
+// what was lost is worth hurt.
+func (r *requester) sent(now time.Duration, c *record, n, cost, hurt uint64, asked bool) {
 	if r.nxt < r.top {
 		r.q.count(RetransPkts)
 		r.tried.sent(now, r.nxt)
 		r.again += cost
 		if r.repair {
-			r.win.lost(cost, r.una, r.top)
+			r.win.lost(hurt, r.una, r.top)
 		}
 	} else if asked {
 		r.rtt.start(now, r.nxt, r.una >= r.fixed)

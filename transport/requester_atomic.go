@@ -103,7 +103,7 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 	}
 	*r.read(r.readNext) = req
 	r.readNext++
-	r.sent(now, c, 1, cost, true)
+	r.sent(now, c, 1, cost, cost, true)
 	return len(b), true
 }
 

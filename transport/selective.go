@@ -76,6 +76,11 @@ func (r *requester) hear(now time.Duration, in *Inbound, seq uint64) {
 		}
 	}
 	if high > 0 {
+		for i := range r.numReads {
+			if req := r.read(i); req.first >= seq && req.first < high && !req.kept {
+				req.lost = true
+			}
+		}
 		r.behind(now, high, RcvdSeqErr)
 	}
 }
