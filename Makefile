@@ -49,7 +49,7 @@ fuzz: ## every fuzz target for FUZZTIME (default 10s)
 	while IFS=: read -r file name; do \
 		found=$$((found + 1)); \
 		echo "== $$name in $${file%/*}"; \
-		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$${file%/*}"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$${file%/*}"; \
 	done < <(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/func //' | sort); \
 	if [ $$found -eq 0 ]; then echo "make fuzz: no fuzz target found"; exit 1; fi
 

@@ -199,11 +199,12 @@ func (rq *readQueue) advance() {
 
 // written goes on when the last response of the answer at work was written.
 func (rq *readQueue) written() {
-	if len(rq.parts) > 0 {
-		rq.parts = slices.Delete(rq.parts, 0, 1)
+	if len(rq.parts) == 0 {
+		rq.advance()
 		return
 	}
-	rq.advance()
+	rq.close()
+	rq.parts = slices.Delete(rq.parts, 0, 1)
 }
 
 // close drops the reference to the memory of a READ.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// RFC 6298, sections 2 and 5.5: SRTT + 4 RTTVAR, doubled by each probe until the next
-// sample, and never less than minProbe.
+// RFC 6298, sections 2 and 5.5: SRTT + 4 RTTVAR, doubled by probes until the next sample,
+// but for a while only twice, and never less than minProbe.
 func TestRTTEstimate(t *testing.T) {
 	const ms = time.Millisecond
 	var r rtt
@@ -44,9 +44,12 @@ func TestRTTEstimate(t *testing.T) {
 	if r.patience(minProbe) != minProbe {
 		t.Errorf("patience %v on a fast path", r.patience(minProbe))
 	}
-	for range 100 {
-		r.probes++
+	for r.probes = range 20 {
+		if p := r.patience(minProbe) / minProbe; r.probes >= 2 && (p == 4) != (r.probes < 16) {
+			t.Errorf("%d times the patience after %d probes", p, r.probes)
+		}
 	}
+	r.probes = 100
 	if p := r.patience(minProbe); p <= 0 || p > 2*time.Minute {
 		t.Errorf("patience %v after many probes", p)
 	}

@@ -384,7 +384,12 @@ func TestSelectiveManyParts(t *testing.T) {
 	w.run(script + `< FIRST 16 256 msn=1 @4096
 		< MIDDLE 17 256 @4352
 		< MIDDLE 18 256 @4608
-		< LAST 19 256 msn=1 @4864`)
+		< LAST 19 256 msn=1 @4864
+		> RDMA_READ_REQUEST 1 @256 len=256
+		< ONLY 1 256 msn=1 @256`)
+	if w.q.rsp().reads.open {
+		t.Error("the memory of the READ is still held")
+	}
 }
 
 // With NoSelective nothing is told and nothing is believed.

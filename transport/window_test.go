@@ -39,6 +39,31 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%s: %d, want %d", s.what, w.size, s.want)
 		}
 	}
+	// What is lost whatever the window is leaves a dozen packets of it, more than an
+	// eighth less; to a peer that is not our kin each loss counts.
+	for _, c := range []struct {
+		kin  bool
+		each uint64 // one of so many packets is lost
+		want uint64
+	}{{true, 12, noisyPackets}, {true, 5, leastPackets}, {false, 12, leastPackets}} {
+		w.reset(1024, 1<<20, 0)
+		if c.kin {
+			w.widen()
+		}
+		least := w.size
+		for i := range uint64(5000) {
+			if w.grow(full); i%c.each == 0 {
+				w.lost(full, i, i)
+			}
+			least = min(least, w.size)
+		}
+		if least != c.want*full {
+			t.Errorf("kin %v, one of %d lost: %d packets, want %d", c.kin, c.each, least/full, c.want)
+		}
+	}
+	if w.max != standardWindow {
+		t.Errorf("%d bytes at most to a peer that is not our kin", w.max)
+	}
 	w.reset(1024, 100_000, 50)
 	for i := range 100 {
 		if w.grow(30_000); w.size > 100_000 || i > 0 && w.size != 100_000 {
