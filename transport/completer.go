@@ -251,7 +251,7 @@ func (r *requester) readResponse(now time.Duration, in *Inbound) {
 	switch s := r.takeResponse(in, req, seq); {
 	case s == WCSuccess:
 		r.q.listens(in)
-		req.kept = false
+		req.fate = fateUnknown
 		r.board.mark(seq)
 		r.rtt.arrived(now, seq)
 	case seq == r.una:

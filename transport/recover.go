@@ -126,7 +126,7 @@ func (r *requester) pass(now time.Duration) {
 				seq = max(seq, r.nxt)
 			}
 			seq = r.missing(req, seq)
-			if kept := req.kept && req.first >= r.acked; !kept && seq < min(req.end, r.stop) {
+			if kept := req.fate == fateKept && req.first >= r.acked; !kept && seq < min(req.end, r.stop) {
 				r.moveTo(seq)
 				return
 			}
@@ -241,16 +241,16 @@ type attempt struct {
 	seq    uint64
 	at     time.Duration
 	end    uint64 // what was sent before it is of one flight ...
-	window window // ... before which the window was this
+	before level  // ... and this was the window then
 }
 
 // try says that the window is going to shrink and something to be sent again. A second
 // attempt in a flight does not hide what the first has done to the window: the news that
 // it was in vain comes a round trip later.
 func (r *requester) try() {
-	now := attempt{open: true, end: r.top, window: r.win}
+	now := attempt{open: true, end: r.top, before: r.win.level}
 	if r.tried.open && r.una < r.tried.end {
-		now.end, now.window = r.tried.end, r.tried.window
+		now.end, now.before = r.tried.end, r.tried.before
 	}
 	r.tried = now
 }
@@ -276,7 +276,7 @@ func (r *requester) judge(now time.Duration, una uint64) {
 func (r *requester) inVain() {
 	if r.tried.sentIt {
 		r.q.count(SpuriousRetrans)
-		r.win.restore(&r.tried.window)
+		r.win.restore(&r.tried.before)
 		r.tried = attempt{}
 	}
 }

@@ -52,11 +52,19 @@ func (c *record) cumAt(seq uint64, mtu uint32) uint64 {
 type readRequest struct {
 	first, end uint64
 	rec        uint32 // the request
-	kept       bool   // the peer has it, but keeps it until something older comes
-	lost       bool   // ... has not got it, but something newer: one packet was lost, not its responses
+	fate       fate   // of the request, as the peer told
 	split      bool   // parts were asked for again: their last responses look like the last of all
 	sealed     sealed // of a FLUSH
 }
+
+// fate is what a selective NAK tells of a READ REQUEST.
+type fate uint8
+
+const (
+	fateUnknown fate = iota
+	fateKept         // the peer has it, but keeps it until something older comes
+	fateLost         // it has something newer: one packet was lost, not all responses
+)
 
 // requester is the sending side of a queue pair: it makes packets of send
 // requests (this file), completes them (completer.go), and sends again what was
@@ -443,8 +451,8 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 		r.numReads++
 	}
 	hurt := cost
-	if req := r.read(r.readNext); req.lost {
-		hurt, req.lost = charge(0), false
+	if req := r.read(r.readNext); req.fate == fateLost {
+		hurt, req.fate = charge(0), fateUnknown
 	}
 	if r.read(r.readNext).end == end {
 		r.readNext++

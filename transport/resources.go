@@ -65,9 +65,8 @@ type readQueue struct {
 	at     uint64     // the oldest that has responses due, or head
 	fresh  uint64     // the oldest that was never answered in full, or head; at or later
 	parts  []part     // asked for again; they go before all others
-	source mem.Cursor // the memory of READ opened
-	open   bool       // source is open
-	opened uint64
+	source mem.Cursor // the memory of the READ that is opened
+	opened uint64     // its index plus 1, 0 for none
 }
 
 // part is a part of READ of, asked for again by a peer that takes parts.
@@ -210,7 +209,7 @@ func (rq *readQueue) written() {
 // close drops the reference to the memory of a READ.
 func (rq *readQueue) close() {
 	rq.source.Reset()
-	rq.open = false
+	rq.opened = 0
 }
 
 // reset forgets all READs.
@@ -356,16 +355,14 @@ func (r *responder) putResponse(now time.Duration, out Outbox, i uint64, a *answ
 		r.failRead(now, mem.BadKey, i, a)
 		return 0
 	}
-	if rq.open && rq.opened != i {
+	if rq.opened != i+1 {
 		rq.close()
-	}
-	if !rq.open {
 		s := rq.source.Remote(res.srq.Mem, res.srq.PD, res.rkey, res.va, uint64(res.length), mem.RemoteRead)
 		if s != mem.OK {
 			r.failRead(now, s, i, a)
 			return 0
 		}
-		rq.open, rq.opened = true, i
+		rq.opened = i + 1
 	}
 	offset := (a.next - res.first) * uint64(r.mtu)
 	payload := int(min(uint64(r.mtu), uint64(res.length)-offset))

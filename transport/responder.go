@@ -42,8 +42,8 @@ type respState struct {
 	last     ackPoint // the last SEND or WRITE packet executed
 
 	ack    ackPoint // valid with ackDue
-	ackDue bool     // an ACK up to ack is due
 	nak    nakPoint // valid with nakDue
+	ackDue bool     // an ACK up to ack is due
 	nakDue bool
 	// refused says that expected was NAKed, for a gap or for want of a
 	// receive, and has not come (again) since: what lies beyond it is dropped.

@@ -77,8 +77,8 @@ func (r *requester) hear(now time.Duration, in *Inbound, seq uint64) {
 	}
 	if high > 0 {
 		for i := range r.numReads {
-			if req := r.read(i); req.first >= seq && req.first < high && !req.kept {
-				req.lost = true
+			if req := r.read(i); req.first >= seq && req.first < high && req.fate != fateKept {
+				req.fate = fateLost
 			}
 		}
 		r.behind(now, high, RcvdSeqErr)
@@ -93,7 +93,7 @@ func (r *requester) isKept(now time.Duration, seq uint64) {
 		r.board.mark(seq)
 		r.rtt.arrived(now, seq)
 	case req.first == seq:
-		req.kept = true
+		req.fate = fateKept
 	}
 }
 
@@ -101,7 +101,7 @@ func (r *requester) isKept(now time.Duration, seq uint64) {
 // what was acknowledged.
 func (r *requester) doubt() {
 	for i := range r.numReads {
-		r.read(i).kept = false
+		r.read(i).fate = fateUnknown
 	}
 	for seq := r.una; r.board.n > 0 && seq < min(r.top, r.una+boardSize); seq++ {
 		if r.readOf(seq) == nil {

@@ -387,7 +387,7 @@ func TestSelectiveManyParts(t *testing.T) {
 		< LAST 19 256 msn=1 @4864
 		> RDMA_READ_REQUEST 1 @256 len=256
 		< ONLY 1 256 msn=1 @256`)
-	if w.q.rsp().reads.open {
+	if w.q.rsp().reads.opened != 0 {
 		t.Error("the memory of the READ is still held")
 	}
 }

@@ -36,15 +36,20 @@ func charge(n uint32) uint64 { return max(uint64(n)+packetOverhead, minCharge) }
 // whatever the window is, it does not go below what it takes for news of a loss to come
 // from behind it, and not by a probe.
 type window struct {
+	level
+	min   uint64
+	max   uint64
+	limit uint64 // what max becomes for our kin
+	step  uint64 // one full packet
+	acked uint64 // acknowledged since the last step
+	recov uint64 // sequence number: losses before it are one event with the last
+	kin   bool
+}
+
+// level is what a loss changes, and what is given back after one that was none.
+type level struct {
 	size   uint64 // bytes that may be in flight; one packet always may
 	thresh uint64 // below it size doubles per round trip
-	min    uint64
-	max    uint64
-	limit  uint64 // what max becomes for our kin
-	step   uint64 // one full packet
-	acked  uint64 // acknowledged since the last step
-	recov  uint64 // sequence number: losses before it are one event with the last
-	kin    bool
 	credit uint64 // bytes that may be lost without a meaning
 	hurt   uint64 // bytes lost among the last lossMemory packets, on average
 }
@@ -53,13 +58,12 @@ func (w *window) reset(mtu uint32, limit int, seq uint64) {
 	step, most := charge(mtu), min(uint64(max(limit, 0)), maxWindow)
 	high := min(most, standardWindow)
 	*w = window{
-		size:   min(startWindow, high),
-		thresh: high,
-		min:    min(leastPackets*step, high),
-		max:    high,
-		limit:  most,
-		step:   step,
-		recov:  seq,
+		level: level{size: min(startWindow, high), thresh: high},
+		min:   min(leastPackets*step, high),
+		max:   high,
+		limit: most,
+		step:  step,
+		recov: seq,
 	}
 }
 
@@ -113,7 +117,7 @@ func (w *window) lost(n, una, top uint64) {
 }
 
 // restore takes a loss back that was none.
-func (w *window) restore(before *window) {
+func (w *window) restore(before *level) {
 	w.size, w.thresh, w.credit = max(w.size, before.size), max(w.thresh, before.thresh), max(w.credit, before.credit)
 	w.hurt = min(w.hurt, before.hurt)
 }
