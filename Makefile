@@ -17,7 +17,7 @@ BENCHFLAGS = $(if $(ONLY),-part targets -only "$(ONLY)",$(if $(filter quick,$(BE
 # Of packages; before 1.0 a pre-release of 0.1.0.
 VERSION ?= 0.1.0~dev
 
-.PHONY: help build test lint race plain interop fuzz hostile recovery goodput reports sim congestion bench dropin dropintest package cross bigendian clean
+.PHONY: help build test lint race plain interop fuzz hostile recovery goodput reports sim congestion bottleneck bench dropin dropintest package cross bigendian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -75,8 +75,12 @@ sim: ## the long mode of test/sim: 10,000 seeds, 100 connections that end in eac
 	go test -count=1 -timeout 2h -v ./test/sim -run 'TestSeeds$$|TestSoak$$' -sim.seeds 10000 -sim.soak 8h
 	go test -count=1 -timeout 1h -v ./test/sim -run 'TestFailures$$' -sim.seeds 100
 
-congestion: ## the standard experiments of congestion control in virtual time: the tables and charts of docs/simulation.md; takes about a minute
+congestion: ## the standard experiments of congestion control in virtual time: the tables and charts of docs/simulation.md; takes about two minutes
 	@go test -count=1 -v ./test/sim/congestion -run 'TestReport$$' -congestion.charts $(CURDIR)/docs/congestion | grep -v -e '^=== ' -e '^PASS'
+
+bottleneck: ## the table of docs/congestion.md: processes of roce perf share a slow link with RED between two network namespaces (root, two minutes)
+	@mkdir -p build && CGO_ENABLED=0 go build -o build/roce ./cmd/roce && go build -o build/bottleneck ./test/bottleneck
+	@build/bottleneck -roce build/roce -runs 3
 
 bench: ## roce perf against raw UDP, TCP and UCX in the same run, between two network namespaces (root); writes docs/performance.md. BENCH=quick: two minutes, printed; BENCH=rxe: rxe in guests; ONLY=write,tcp: these, printed
 	@test/bench/setup.sh || [ $$? -eq 3 ]

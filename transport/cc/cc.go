@@ -109,6 +109,14 @@ type Signal struct {
 	RTT, Least time.Duration
 }
 
+// smooth returns the smoothed round trip time after one more sample; 0 is none yet.
+func smooth(was, sample time.Duration) time.Duration {
+	if was == 0 {
+		return sample
+	}
+	return was + (sample-was)/8
+}
+
 // State is what a controller shows: the rate, the one that it comes back to, and
 // DCQCN's estimate of the congestion, between 0 and 1. Controllers without a target
 // show the rate again.

@@ -9,6 +9,12 @@ import (
 // Deployments" (SIGCOMM 2015), section 5.1, at the sender, its reaction point. The
 // names are those of the paper. A zero value of a field is its default.
 //
+// The paper's networks have round trips shorter than K, Tr and the time between CNPs.
+// Where a requester measures longer ones (Ack), a cut shows only after a round trip:
+// until then no CNP says anything new, and no CNP is no good news. So one that comes
+// within half a round trip of the last is not obeyed, and K and Tr are longer by a
+// round trip.
+//
 // It differs in where it begins. A host does not know the rate of its link (that of
 // a virtual one is fiction), so without LineRate a queue pair is not limited until
 // its first CNP, which counts from the rate at which it was sending. It is not limited
@@ -29,10 +35,11 @@ type DCQCN struct {
 	// F is the number of steps, by time or bytes, that bring a rate back half of
 	// the way each; after them it grows. 0 means 5.
 	F int
-	// RAI is what the target grows by at a step; 0 means 40 Mb/s.
+	// RAI is what the target grows by at a step; 0 means a thousandth of LineRate, which
+	// is the paper's 40 Mb/s of 40 Gb/s, and 5 Mb/s without one, as in mlx5.
 	RAI Rate
 	// RHAI is what it grows by, times the steps so far, after F steps by both time
-	// and bytes; 0 means 200 Mb/s.
+	// and bytes; 0 means five times RAI.
 	RHAI Rate
 	// Rmin is the lowest rate; 0 means 10 Mb/s.
 	Rmin Rate
@@ -56,15 +63,21 @@ func (p *DCQCN) check() error {
 		{"Tr in seconds", &tr, 55e-6, 1e-6, 10},
 		{"B", &b, 10e6, 1, 1 << 50},
 		{"F", &f, 5, 1, 1000},
-		{"RAI", &rai, 40e6, 1e3, 1e12},
-		{"RHAI", &rhai, 200e6, 1e3, 1e12},
 		{"LineRate", &line, float64(ceiling), 1e3, float64(ceiling)},
 	})
 	if err != nil {
 		return err
 	}
+	step := 5e6
+	if p.LineRate > 0 {
+		step = max(line/1000, 1e3)
+	}
+	if err := fill([]param{{"RAI", &rai, step, 1e3, 1e12}}); err != nil {
+		return err
+	}
 	initial := float64(p.InitialRate)
 	err = fill([]param{
+		{"RHAI", &rhai, min(5*rai, 1e12), 1e3, 1e12},
 		{"Rmin", &rmin, min(10e6, line), 1e3, line},
 		{"InitialRate", &initial, line, 1e3, line},
 	})
@@ -93,6 +106,8 @@ type dcqcn struct {
 	rc, rt  Rate // current and target
 	alpha   float64
 	cut     bool          // there was a CNP: alpha has a timer
+	cutAt   time.Duration // when the last one was obeyed
+	rtt     time.Duration // smoothed; 0 is unknown
 	alphaAt time.Duration // when that timer began or last ran out
 	rateAt  time.Duration // the same of the rate
 	bytes   int64         // sent since the last step by bytes
@@ -108,12 +123,12 @@ func (c *dcqcn) full() bool { return c.rc >= c.LineRate }
 
 // advance makes up for the timers that have run out.
 func (c *dcqcn) advance(now time.Duration) {
-	if n := (now - c.alphaAt) / c.K; c.cut && n > 0 {
+	if n := (now - c.alphaAt) / (c.K + c.rtt); c.cut && n > 0 {
 		c.alpha *= math.Pow(1-c.G, float64(n))
-		c.alphaAt += n * c.K
+		c.alphaAt += n * (c.K + c.rtt)
 	}
-	for !c.full() && now-c.rateAt >= c.Tr {
-		c.rateAt += c.Tr
+	for !c.full() && now-c.rateAt >= c.Tr+c.rtt {
+		c.rateAt += c.Tr + c.rtt
 		c.t++
 		c.increase()
 	}
@@ -161,12 +176,15 @@ func (c *dcqcn) Signal(now time.Duration, s Signal) {
 		c.start(now)
 	case CNP:
 		c.advance(now)
-		if c.full() && !c.begin(s.Delivered) {
+		if c.cut && now-c.cutAt < c.rtt/2 || c.full() && !c.begin(s.Delivered) {
 			return
 		}
 		c.reduce(now, c.alpha/2)
 		c.alpha = (1-c.G)*c.alpha + c.G
-		c.cut, c.alphaAt = true, now
+		c.cut, c.cutAt, c.alphaAt = true, now, now
+	case Ack:
+		c.advance(now)
+		c.rtt = smooth(c.rtt, s.RTT)
 	case Timeout:
 		c.advance(now)
 		if !c.full() || !c.open {

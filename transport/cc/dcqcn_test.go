@@ -14,9 +14,10 @@ const us = time.Microsecond
 // a signal and bytes only time passes.
 type step struct {
 	at     time.Duration
-	signal string // "cnp", "timeout", "start"
+	signal string // "cnp", "timeout", "start", "ack"
 	sent   int
 	got    Rate // delivered
+	rtt    time.Duration
 
 	rate, target Rate
 	alpha        float64
@@ -30,6 +31,8 @@ func (s step) do(c Controller) {
 		c.Signal(s.at, Signal{Kind: Timeout, Delivered: s.got})
 	case "start":
 		c.Signal(s.at, Signal{Kind: Start})
+	case "ack":
+		c.Signal(s.at, Signal{Kind: Ack, RTT: s.rtt, Least: us})
 	default:
 		c.Sent(s.at, s.sent)
 	}
@@ -99,6 +102,23 @@ func TestDCQCN(t *testing.T) {
 			{at: 4 * us, signal: "cnp", rate: 192, target: 384, alpha: 1},
 			{at: 5 * us, sent: 999, rate: 192, target: 384, alpha: 1},
 			{at: 6 * us, sent: 1001, rate: 340, target: 392, alpha: 1}, // two steps: 288, then RT + 8
+		}},
+		{"with a round trip of 40 us: no CNP within half of one of the last; K and Tr are longer by one", []step{
+			{at: 0, signal: "ack", rtt: 40 * us, rate: 1024, target: 1024, alpha: 1},
+			{at: 100 * us, signal: "cnp", rate: 512, target: 1024, alpha: 1},
+			{at: 119 * us, signal: "cnp", rate: 512, target: 1024, alpha: 1},
+			{at: 120 * us, signal: "cnp", rate: 256, target: 512, alpha: 1},
+			{at: 219 * us, rate: 256, target: 512, alpha: 1},
+			{at: 220 * us, rate: 256, target: 512, alpha: 0.5},
+			{at: 259 * us, rate: 256, target: 512, alpha: 0.5},
+			{at: 260 * us, rate: 384, target: 512, alpha: 0.5},
+			{at: 260 * us, signal: "ack", rtt: 200 * us, rate: 384, target: 512, alpha: 0.5}, // 40 + 160/8 = 60
+			{at: 339 * us, rate: 384, target: 512, alpha: 0.5},
+			{at: 340 * us, rate: 384, target: 512, alpha: 0.25},
+			{at: 420 * us, rate: 452, target: 520, alpha: 0.25}, // T = 2 = F
+			{at: 420 * us, signal: "start", rate: 1024, target: 1024, alpha: 1},
+			{at: 421 * us, signal: "cnp", rate: 512, target: 1024, alpha: 1},
+			{at: 422 * us, signal: "cnp", rate: 256, target: 512, alpha: 1}, // not known any more
 		}},
 		{"hyper increase: min(T,BC) > F: RT += i RHAI, i = min(T,BC) - F", []step{
 			{at: 0, signal: "cnp", rate: 512, target: 1024, alpha: 1},
@@ -224,8 +244,11 @@ func TestDCQCNLazy(t *testing.T) {
 				a.Rate(now)
 			}
 			s := step{at: now, sent: rng.IntN(20_000)}
-			if rng.IntN(8) == 0 {
+			switch rng.IntN(8) {
+			case 0:
 				s.signal = "cnp"
+			case 1:
+				s.signal, s.rtt = "ack", time.Duration(rng.IntN(1_000_000))
 			}
 			s.do(a)
 			s.do(b)
@@ -302,6 +325,25 @@ func TestRate(t *testing.T) {
 	for k, want := range map[Kind]string{Start: "start", CNP: "cnp", Timeout: "timeout", Ack: "ack", 9: "Kind(9)"} {
 		if k.String() != want {
 			t.Errorf("%v, want %s", k, want)
+		}
+	}
+}
+
+// What the target grows by follows from the line rate, as in the paper: 40 Mb/s of 40
+// Gb/s; without one it is that of mlx5. Hyper increase is five times as much.
+func TestDCQCNSteps(t *testing.T) {
+	for _, c := range []struct {
+		p         DCQCN
+		rai, rhai Rate
+	}{
+		{DCQCN{LineRate: 40 * Gbps}, 40 * Mbps, 200 * Mbps},
+		{DCQCN{LineRate: 10 * Gbps}, 10 * Mbps, 50 * Mbps},
+		{DCQCN{}, 5 * Mbps, 25 * Mbps},
+		{DCQCN{RAI: 7 * Mbps}, 7 * Mbps, 35 * Mbps},
+		{DCQCN{LineRate: 10 * Gbps, RAI: 7 * Mbps, RHAI: Mbps}, 7 * Mbps, Mbps},
+	} {
+		if d := newOf(t, c.p).(*dcqcn); d.RAI != c.rai || d.RHAI != c.rhai {
+			t.Errorf("%+v: %v and %v, want %v and %v", c.p, d.RAI, d.RHAI, c.rai, c.rhai)
 		}
 	}
 }

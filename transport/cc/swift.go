@@ -108,7 +108,7 @@ func (c *swift) Signal(now time.Duration, s Signal) {
 	case Start:
 		c.window, c.rtt = swiftUnlimited, 0
 	case Ack:
-		c.sample(s.RTT)
+		c.rtt = smooth(c.rtt, s.RTT)
 		if t := c.target(s.Least); s.RTT > t {
 			c.shrink(now, s.Delivered, c.Beta*float64(s.RTT-t)/float64(s.RTT))
 		} else if c.limited() {
@@ -117,14 +117,6 @@ func (c *swift) Signal(now time.Duration, s Signal) {
 	case CNP, Timeout:
 		c.shrink(now, s.Delivered, c.MaxMDF)
 	}
-}
-
-func (c *swift) sample(rtt time.Duration) {
-	if c.rtt == 0 {
-		c.rtt = rtt
-		return
-	}
-	c.rtt += (rtt - c.rtt) / 8
 }
 
 // shrink takes a part of the window away, MaxMDF at most, once per round trip.

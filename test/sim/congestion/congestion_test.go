@@ -17,8 +17,12 @@ var charts = flag.String("congestion.charts", "", "run all experiments, and writ
 // Flows that share a link have the same share of it 50 ms after they began, use it up,
 // lose nothing where there is PFC, and leave a queue that the fluid model explains.
 func TestFairness(t *testing.T) {
-	const line = 25e9
-	r, err := Run(Equal(4, line, hpccRED, settled+20*time.Millisecond))
+	t.Run("4 flows, 25 Gb/s", func(t *testing.T) { fairness(t, 4, 25e9) })
+	t.Run("16 flows, 10 Gb/s", func(t *testing.T) { fairness(t, 16, 10e9) })
+}
+
+func fairness(t *testing.T, n int, line float64) {
+	r, err := Run(Equal(n, line, hpccRED, 2*settled))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +35,7 @@ func TestFairness(t *testing.T) {
 	if r.Dropped > 0 {
 		t.Errorf("%d packets were dropped, with PFC", r.Dropped)
 	}
-	if _, fluid := FixedPoint(Defaults(line), r.Config, 4); r.MeanQueue(settled) < fluid/2 || r.MeanQueue(settled) > 2*fluid {
+	if _, fluid := FixedPoint(Defaults(line), r.Config, n); r.MeanQueue(settled) < fluid/2 || r.MeanQueue(settled) > 2*fluid {
 		t.Errorf("the queue is %.0f bytes, of the fluid model %.0f", r.MeanQueue(settled), fluid)
 	}
 	if r.Marked == 0 || r.CNPs == 0 || r.CNPs > r.Marked {

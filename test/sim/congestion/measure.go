@@ -91,13 +91,22 @@ func (r *Result) Fair(after time.Duration) (time.Duration, bool) {
 // equations 5 to 9). There the rate of each flow is 1/n of the link's, alpha is the
 // probability of a mark within K, and two balances hold: what CNPs take from target
 // and rate is what the timer and the byte counter give back. With the second put into
-// the first, p is the only unknown; the queue is where RED marks as many. Hyper
-// increase is not in the model.
+// the first, p is the only unknown; the queue is where RED marks as many. Where senders
+// know round trip times, those of that queue are added to K and Tr, and CNPs are no
+// closer than half of one (see cc.DCQCN). Hyper increase is not in the model.
 func FixedPoint(d cc.DCQCN, cfg Config, n int) (p, queue float64) {
 	rate := cfg.Rate / float64(n) / (8 * wireSize) // packets per second
 	rai := float64(d.RAI) / (8 * ipSize)
-	tau, k, tr, b, f := cnpInterval.Seconds(), d.K.Seconds(), d.Tr.Seconds(), float64(d.B)/ipSize, float64(d.F)
+	b, f, s := float64(d.B)/ipSize, float64(d.F), cfg.Switch
+	waiting := func(p float64) float64 {
+		return min(float64(s.Kmin)+p/s.Pmax*float64(s.Kmax-s.Kmin), float64(s.Kmax))
+	}
 	surplus := func(p float64) float64 {
+		rtt := 4*cfg.Delay.Seconds() + (waiting(p)+2*wireSize)*8/cfg.Rate
+		if cfg.NoRTT {
+			rtt = 0
+		}
+		tau, k, tr := max(cnpInterval.Seconds(), rtt/2), d.K.Seconds()+rtt, d.Tr.Seconds()+rtt
 		any := func(packets float64) float64 { return 1 - math.Pow(1-p, packets) } // at least one mark
 		steps := func(packets float64) float64 { return p / (math.Pow(1-p, -packets) - 1) }
 		byBytes, byTime := steps(b), steps(tr*rate)
@@ -112,7 +121,5 @@ func FixedPoint(d cc.DCQCN, cfg Config, n int) (p, queue float64) {
 			high = p
 		}
 	}
-	s := cfg.Switch
-	queue = float64(s.Kmin) + p/s.Pmax*float64(s.Kmax-s.Kmin)
-	return p, min(queue, float64(s.Kmax))
+	return p, waiting(p)
 }

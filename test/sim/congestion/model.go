@@ -1,12 +1,13 @@
 // Package congestion is the standard experiments of congestion control, in virtual
 // time: senders share the port of a switch that leads to one receiver. Their rates
 // come from the controllers of package transport/cc, and their packets go one by one
-// through the links and queues of package network. What they lack of a device is
-// everything else: windows, acknowledgements, retransmission, and the bursts in which
-// a device sends. docs/congestion.md has the results, which `make congestion` prints.
+// through the links and queues of package network. Acknowledgements take no bandwidth:
+// they tell round trip times. What is lacking of a device is everything else: windows,
+// retransmission, and the bursts in which a device sends; package sim has whole devices. docs/congestion.md has the results, which `make congestion` prints.
 package congestion
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"time"
@@ -35,6 +36,8 @@ type Config struct {
 	Delay     time.Duration
 	Switch    network.SwitchConfig
 	Flows     []Flow
+	NoRTT     bool // senders learn no round trip times, as over UC and UD
+	Seed      uint64
 	Length    time.Duration
 	Window    time.Duration // of the rates in Result
 }
@@ -76,6 +79,9 @@ func (s *sender) due() time.Duration {
 	return s.next
 }
 
+// stamp is where a packet says when it was sent.
+const stamp = ib.BTHSize
+
 // act takes CNPs and sends what is due.
 func (s *sender) act(now time.Duration) error {
 	var in [8]netio.Received
@@ -98,6 +104,7 @@ func (s *sender) act(now time.Duration) error {
 		s.started = true
 		s.ctl.Signal(now, cc.Signal{Kind: cc.Start})
 	}
+	binary.LittleEndian.PutUint64(s.buf[stamp:], uint64(now))
 	_, err := s.be.Send(now, s.run[:])
 	if err == netio.ErrWouldBlock {
 		s.next = now + time.Microsecond // held back by PFC, or as fast as the link
@@ -113,9 +120,11 @@ type receiver struct {
 	be    netio.Backend
 	flows map[netip.Addr]*arrivals
 	cnps  int
+	ack   func(s *sender, sent time.Duration) // nil for none
 }
 
 type arrivals struct {
+	from *sender
 	bits float64 // since the window began
 	cnp  time.Duration
 	told bool
@@ -132,6 +141,9 @@ func (r *receiver) act(now time.Duration) error {
 		for _, p := range in[:n] {
 			f := r.flows[p.Src.Addr()]
 			f.bits += 8 * wireSize
+			if r.ack != nil {
+				r.ack(f.from, time.Duration(binary.LittleEndian.Uint64(p.Buf[stamp:])))
+			}
 			if p.TOS&3 != 3 || f.told && now-f.cnp < cnpInterval {
 				continue
 			}
@@ -194,7 +206,7 @@ func Run(cfg Config) (Result, error) {
 
 // build makes the network: a star.
 func (r *rig) build() error {
-	r.net = network.New(1, netio.NewFabric())
+	r.net = network.New(r.Seed, netio.NewFabric())
 	sw := r.net.Switch(r.Switch)
 	open := func(i, queue int) (*network.Host, netio.Backend, error) {
 		h := r.net.Host(addr(i))
@@ -210,6 +222,9 @@ func (r *rig) build() error {
 	}
 	r.port = r.links[0].Ports[1]
 	r.rx.flows = map[netip.Addr]*arrivals{}
+	if !r.NoRTT {
+		r.rx.ack = r.ack
+	}
 	for i, f := range r.Flows {
 		s := &sender{Flow: f, next: f.Start + time.Duration(i)*time.Microsecond, buf: make([]byte, packetSize)}
 		if s.host, s.be, err = open(2+i, 2*frameSize); err != nil {
@@ -220,10 +235,16 @@ func (r *rig) build() error {
 		}
 		s.buf[0] = byte(ib.OpRCWriteMiddle)
 		s.run[0] = netio.Run{Dst: r.rx.be.LocalAddr(), TOS: ect0, Buf: s.buf}
-		r.rx.flows[addr(2+i)] = &arrivals{}
+		r.rx.flows[addr(2+i)] = &arrivals{from: s}
 		r.senders = append(r.senders, s)
 	}
 	return nil
+}
+
+// ack tells a sender of the round trip time of a packet that arrives now.
+func (r *rig) ack(s *sender, sent time.Duration) {
+	at := r.net.Now() + 2*r.Delay
+	r.net.At(at, func() { s.ctl.Signal(at, cc.Signal{Kind: cc.Ack, RTT: at - sent, Delivered: s.ctl.Rate(at)}) })
 }
 
 // act lets everybody act who has reason to.
