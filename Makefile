@@ -75,8 +75,10 @@ sim: ## the long mode of test/sim: 10,000 seeds, 100 connections that end in eac
 	go test -count=1 -timeout 2h -v ./test/sim -run 'TestSeeds$$|TestSoak$$' -sim.seeds 10000 -sim.soak 8h
 	go test -count=1 -timeout 1h -v ./test/sim -run 'TestFailures$$' -sim.seeds 100
 
-congestion: ## the standard experiments of congestion control in virtual time: the tables and charts of docs/simulation.md; takes about two minutes
+congestion: ## the standard experiments of congestion control in virtual time: the tables and charts of docs/simulation.md; takes about three minutes
 	@go test -count=1 -v ./test/sim/congestion -run 'TestReport$$' -congestion.charts $(CURDIR)/docs/congestion | grep -v -e '^=== ' -e '^PASS'
+	@printf '| senders | links | line rate | Jain after 50 ms | utilisation | dropped | packets sent again | timeouts | CNPs |\n|---|---|---|---|---|---|---|---|---|\n'
+	@go test -count=1 ./test/sim -run 'TestCongested$$' -v -sim.congested | sed -n 's/^ *congested_test.go:[0-9]*: |/|/p'
 
 bottleneck: ## the table of docs/congestion.md: processes of roce perf share a slow link with RED between two network namespaces (root, two minutes)
 	@mkdir -p build && CGO_ENABLED=0 go build -o build/roce ./cmd/roce && go build -o build/bottleneck ./test/bottleneck

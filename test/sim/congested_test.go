@@ -60,6 +60,9 @@ func TestCongested(t *testing.T) {
 			if cnps == 0 {
 				t.Error("no CNPs: the case has shown nothing")
 			}
+			if *congestedAll {
+				return // the table says what is reached
+			}
 			if jain < 0.98 {
 				t.Errorf("Jain's index is %.3f: %v", jain, rates)
 			}
