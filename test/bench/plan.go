@@ -32,6 +32,7 @@ func targetGroups(l *testLab) []group {
 	groups := []group{
 		{"bandwidth", []*subject{
 			bw("write", "WRITE 1 MiB, MTU 4096", "write_bw", size(mebi)),
+			bw("write_none", "WRITE 1 MiB, MTU 4096, without congestion control", "write_bw", size(mebi, "--cc", "none")),
 			bw("read", "READ 1 MiB, MTU 4096", "read_bw", size(mebi)),
 			bw("send", "SEND 1 MiB, MTU 4096", "send_bw", size(mebi)),
 			stream("limit", "UDP with GSO and GRO, header, copy and CRC, 4096 + 16 bytes", "limit", "4112"),
@@ -82,6 +83,7 @@ var targets = []target{
 	{what: "the same to the limit program", id: "write1024", of: "limit1024", bound: 0.8, atLeast: true},
 	{what: "READ 1 MiB to WRITE", id: "read", of: "write", bound: 0.9, atLeast: true},
 	{what: "SEND 1 MiB to WRITE", id: "send", of: "write", bound: 0.9, atLeast: true},
+	{what: "WRITE 1 MiB with congestion control to without", id: "write", of: "write_none", bound: 0.97, atLeast: true},
 	{what: "WRITE 8 bytes one way to half the UDP round trip", id: "write_lat", of: "spin", bound: 1.3},
 	{what: "the same, absolute", id: "write_lat", bound: 10, unit: usec},
 	{what: "the same to UCX over TCP", id: "write_lat", of: "ucx_lat", bound: 1},
