@@ -3,6 +3,7 @@ package roce_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 )
 
 // progress drives manual devices in virtual time until done says so, or for a while.
-func progress(t *testing.T, now *time.Duration, done func() bool, ends ...*rocetest.Endpoint) {
+func progress(t testing.TB, now *time.Duration, done func() bool, ends ...*rocetest.Endpoint) {
 	t.Helper()
 	for end := *now + time.Minute; !done(); {
 		next := end
@@ -35,7 +36,7 @@ func marking(cfg roce.Config) rocetest.Options {
 }
 
 // write lets a WRITE to b and waits for it.
-func write(t *testing.T, now *time.Duration, a, b *rocetest.Endpoint, n int) {
+func write(t testing.TB, now *time.Duration, a, b *rocetest.Endpoint, n int) {
 	t.Helper()
 	must(t, a.QP.PostSend(roce.SendWR{Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}))
 	var wc [1]roce.WC
@@ -245,6 +246,45 @@ func TestOverflowCNPs(t *testing.T) {
 	}
 }
 
+// The kernel tells of packets that a real socket had no room for with the next one that
+// it takes: that brings CNPs, if they are wanted.
+func TestOverflowOfSocket(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		t.Run(fmt.Sprint("wanted ", on), func(t *testing.T) {
+			open := func(addr string, cfg roce.Config) *rocetest.Endpoint {
+				cfg.Addr, cfg.Port, cfg.Manual = netip.MustParseAddr(addr), 4797, true
+				d, err := roce.Open(cfg)
+				must(t, err)
+				t.Cleanup(func() { d.Close() })
+				return rocetest.New(t, d, rocetest.Options{})
+			}
+			a := open("127.0.0.21", roce.Config{RecvBuffer: 1, CNP: roce.CNPConfig{OnOverflow: on}})
+			b := open("127.0.0.22", roce.Config{})
+			rocetest.Connect(t, a, b, roce.Conn{PathMTU: roce.MTU1024, AckTimeout: 10 * time.Millisecond})
+			must(t, b.QP.PostSend(roce.SendWR{Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{b.MR.SGE(0, 256<<10)}, RemoteAddr: a.MR.Addr(), RKey: a.MR.RKey()}))
+			now := time.Second
+			var wc [1]roce.WC
+			for n := 0; n == 0; {
+				for range 50 { // all that it may send comes before the receiver looks
+					b.Dev.Progress(now)
+				}
+				next := min(a.Dev.Progress(now), b.Dev.Progress(now))
+				now = max(now+time.Microsecond, min(next, now+10*time.Millisecond))
+				var err error
+				n, err = b.CQ.Poll(wc[:])
+				must(t, err)
+			}
+			got, heard := a.Dev.Counters(), b.Dev.Counters()["rp_cnp_handled"]
+			if wc[0].Status != roce.WCSuccess || got["rx_overflow"] == 0 {
+				t.Fatalf("status %v, %d packets found no room", wc[0].Status, got["rx_overflow"])
+			}
+			if sent := got["np_cnp_overflow"]; (sent > 0) != on || (heard > 0) != on || got["np_cnp_sent"] != 0 {
+				t.Errorf("wanted %v: %d sent for overflows, %d for marks, %d handled", on, sent, got["np_cnp_sent"], heard)
+			}
+		})
+	}
+}
+
 // fullBackend says that packets were dropped.
 type fullBackend struct {
 	netio.Backend
@@ -255,4 +295,23 @@ func (f *fullBackend) Stats() netio.Stats {
 	s := f.Backend.Stats()
 	s[netio.RxOverflow] += f.drops
 	return s
+}
+
+// BenchmarkControl is a WRITE of 1 MiB between devices on the fabric, where nothing is
+// congested, by what controls the rate.
+func BenchmarkControl(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		a    cc.Algorithm
+	}{{"none", cc.None{}}, {"dcqcn", cc.DCQCN{}}, {"swift", cc.Swift{}}} {
+		b.Run(c.name, func(b *testing.B) {
+			x, y := rocetest.Options{Device: roce.Config{Manual: true, Congestion: c.a}, Conn: roce.Conn{PathMTU: roce.MTU4096}}.Pair(b)
+			now := time.Second
+			b.SetBytes(1 << 20)
+			b.ReportAllocs()
+			for b.Loop() {
+				write(b, &now, x, y, 1<<20)
+			}
+		})
+	}
 }
