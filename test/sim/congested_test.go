@@ -17,6 +17,9 @@ var congestedAll = flag.Bool("sim.congested", false, "run TestCongested with 2 t
 // Whole devices share a port with RED and PFC: DCQCN gives them the same from 50 ms on,
 // uses the link and loses nothing.
 func TestCongested(t *testing.T) {
+	if raceEnabled {
+		t.Skip("all in one goroutine: nothing for the race detector to find")
+	}
 	type row struct {
 		senders int
 		rate    float64
