@@ -43,6 +43,7 @@ func TestSubsetCoversEveryValue(t *testing.T) {
 	wantAll(t, "service", perfSubset, func(p perfCase) string { return p.service }, "", "UC", "UD")
 	wantAll(t, "rdma_cm and role", perfSubset, func(p perfCase) [2]bool { return [2]bool{p.rdmaCM, p.weServe} },
 		[2]bool{true, true}, [2]bool{true, false})
+	wantAll(t, "sender of marked packets is rxe", congestionSubset, congestionCase.rxeSends, true)
 	wantAll(t, "size", perfSubset, func(p perfCase) int { return p.size }, perfSizes...)
 
 	type programAndRole struct {
@@ -84,6 +85,9 @@ func TestFullIsTheWholeProduct(t *testing.T) {
 	}
 	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2+(4+2)*2*2+8*2 {
 		t.Errorf("%d perf cases per kernel, want 128", got)
+	}
+	if got := len(congestionFull()); got != 2*2*4 {
+		t.Errorf("%d congestion cases per kernel, want 16", got)
 	}
 	if got := len(rsocketFull()); got != 2*2*2*3*2+2 {
 		t.Errorf("%d rsocket cases per kernel, want 50", got)

@@ -84,6 +84,7 @@ func TestInterop(t *testing.T) {
 			s.errors(t)
 			s.windows(t)
 			s.loss(t)
+			s.congestion(t)
 			s.multicast(t, bin)
 			s.nvme(t, bin)
 			s.rsockets(t, bin)

@@ -117,6 +117,22 @@ func TestLossCountersFromListing(t *testing.T) {
 	}
 }
 
+func TestMarkCountersFromListing(t *testing.T) {
+	listing := `table netdev t {
+	chain arriving {
+		type filter hook ingress device "tap0" priority filter; policy accept;
+		udp dport 4791 ip ecn ect0 numgen random mod 1000 < 300 counter packets 40 bytes 8120 ip ecn set ce
+		udp dport 4791 ip6 ecn ect0 numgen random mod 1000 < 300 counter packets 2 bytes 812 ip6 ecn set ce
+	}
+}`
+	if n, err := parseMarks(listing); err != nil || n != 42 {
+		t.Errorf("got %d, %v", n, err)
+	}
+	if _, err := parseMarks("table netdev t {\n}"); err == nil {
+		t.Error("a listing without rules gave counters")
+	}
+}
+
 // The frames of testdata/rxe.hex were captured from rxe 6.12: a SEND_ONLY over IPv4, its ACK and a SEND_ONLY over IPv6.
 func rxeFrames(t *testing.T) [][]byte {
 	b, err := os.ReadFile("testdata/rxe.hex")
