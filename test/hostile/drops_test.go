@@ -110,6 +110,7 @@ var dropTable = []drop{
 	{name: "RC to multicast", want: "drop_multicast_and_not_UD", packets: one(spec{op: ib.OpRCSendOnly, qpn: ib.MulticastQPN})},
 
 	{name: "no such queue pair", want: "drop_unknown_qp", packets: one(spec{op: ib.OpRCSendOnly, qpn: 0x123456})},
+	{name: "CNP to no queue pair", want: "drop_unknown_qp", packets: one(spec{op: ib.OpCNP, qpn: 0x123456, n: 16})},
 	{name: "GSI that nobody has opened", want: "drop_unknown_qp", packets: one(spec{op: ib.OpUDSendOnly, qpn: 1, n: 256})},
 	{name: "group that nobody has joined", want: "drop_unknown_qp", packets: one(spec{op: ib.OpUDSendOnly, qpn: ib.MulticastQPN})},
 	{name: "stranger", want: "drop_source_address", from: stranger, packets: one(spec{op: ib.OpRCSendOnly})},
