@@ -132,6 +132,7 @@ func (w *world) restart(a *side) error {
 	if err := old.dev.Close(); err != nil {
 		return err
 	}
+	w.refused += uint64(old.be.refused)
 	a.closed, a.destroyed = true, true
 	a.peer.forceAt = w.now + patience // without requests it would not notice
 	n := &node{w: w, i: old.i, addr: old.addr, again: old.again + 1}

@@ -218,15 +218,27 @@ func (s *side) checkResponse(p *ib.Packet) error {
 // mark.
 func (w *world) checkCNP(p *ib.Packet) error {
 	w.res.CNPs++
+	s := w.owner(p.DestQP())
+	if s == nil {
+		return fmt.Errorf("a CNP to a queue pair that nobody has had")
+	}
+	if s.flow.cnps++; s.flow.cnps > s.flow.marked {
+		return fmt.Errorf("CNP %d, but %d packets came marked", s.flow.cnps, s.flow.marked)
+	}
+	return nil
+}
+
+// owner returns whose queue pair this is, or, on a device that was restarted, was.
+func (w *world) owner(num ib.QPN) *side {
 	for _, sides := range w.byQPN {
-		if s := sides[p.DestQP()]; s != nil {
-			if s.flow.cnps++; s.flow.cnps <= s.flow.marked {
-				return nil
-			}
-			return fmt.Errorf("CNP %d, but %d packets came marked", s.flow.cnps, s.flow.marked)
+		if s := sides[num]; s != nil {
+			return s
 		}
 	}
-	return fmt.Errorf("a CNP to a queue pair that nobody has")
+	if s := w.senders[num]; s != nil {
+		return s.peer
+	}
+	return nil
 }
 
 // checkDatagram checks a datagram of s.

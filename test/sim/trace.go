@@ -83,10 +83,15 @@ type traced struct {
 	w         *world
 	node      int
 	fullUntil time.Duration // the socket takes nothing
+	refused   int           // packets that wait for that
 }
 
 func (b *traced) Send(now time.Duration, runs []netio.Run) (int, error) {
 	n, err := b.send(now, runs)
+	b.refused = 0
+	for i := range runs[n:] {
+		b.refused += runs[n+i].Segments()
+	}
 	for i := range runs[:n] {
 		r := &runs[i]
 		for k := range r.Segments() {
