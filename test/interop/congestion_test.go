@@ -46,6 +46,7 @@ func (s *session) congestion(t *testing.T) {
 	if s.mode == full {
 		cases = congestionFull()
 	}
+	s.closePeers() // ours would have the port
 	t.Run("congestion", func(t *testing.T) {
 		for _, p := range cases {
 			s.run(t, "congestion", p.name(), func(c *testCase) { c.congested(p) })
