@@ -8,12 +8,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -73,11 +71,7 @@ func TestGoodput(t *testing.T) {
 	if os.Getenv("GOROCE_INTEROP") != goodput {
 		t.Skip("GOROCE_INTEROP is not goodput: no guest is booted")
 	}
-	if os.Getuid() != 0 {
-		t.Skip("not root: the guests need a network namespace with tap devices")
-	}
-	needPackages(t)
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := needGuests(t)
 	defer cancel()
 	l := newGoodputLab(t, ctx)
 	fmt.Printf("Linux %s, %s, load %s\n\n", l.guests[0].Kernel.Release, time.Now().Format(time.DateOnly), load())

@@ -47,6 +47,16 @@ const (
 // lossPerMille of the packets are dropped in each direction by the loss cases.
 const lossPerMille = 20
 
+// needGuests skips the test where guests cannot be booted. The context ends when the run is interrupted.
+func needGuests(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("not root: the guests need a network namespace with tap devices")
+	}
+	needPackages(t)
+	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+}
+
 // TestInterop runs every case against every kernel, one guest at a time.
 func TestInterop(t *testing.T) {
 	mode := os.Getenv("GOROCE_INTEROP")
@@ -61,11 +71,7 @@ func TestInterop(t *testing.T) {
 	default:
 		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference, goodput or reports", mode)
 	}
-	if os.Getuid() != 0 {
-		t.Skip("not root: the cases need a network namespace with a tap device")
-	}
-	needPackages(t)
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := needGuests(t)
 	defer cancel()
 	bin := build(t, ctx, mode)
 	var results []result

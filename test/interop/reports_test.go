@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,11 +24,7 @@ func TestReports(t *testing.T) {
 	if os.Getenv("GOROCE_INTEROP") != reports {
 		t.Skip("GOROCE_INTEROP is not reports: no guest is booted")
 	}
-	if os.Getuid() != 0 {
-		t.Skip("not root: the guests need a network namespace with tap devices")
-	}
-	needPackages(t)
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := needGuests(t)
 	defer cancel()
 	bin := build(t, ctx, subset)
 	for _, k := range suites {
