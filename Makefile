@@ -17,7 +17,7 @@ BENCHFLAGS = $(if $(ONLY),-part targets -only "$(ONLY)",$(if $(filter quick,$(BE
 # Of packages; before 1.0 a pre-release of 0.1.0.
 VERSION ?= 0.1.0~dev
 
-.PHONY: help build test lint race plain interop fuzz hostile recovery goodput reports sim congestion bottleneck bench dropin dropintest package cross bigendian clean
+.PHONY: help build test lint race plain interop fuzz hostile recovery goodput reports perftest sim congestion bottleneck bench dropin dropintest package cross bigendian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -70,6 +70,10 @@ goodput: ## the table of docs/recovery.md against rxe and between two rxe, in gu
 reports: ## roce interop against rxe of three kernels in guests (root, 10 minutes); writes docs/reports
 	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make reports: cannot run without these packages"; exit 1; }
 	GOROCE_INTEROP=reports go test -count=1 -timeout 1h -v ./test/interop -run TestReports
+
+perftest: ## each program of perftest 4.5 and 25.01 on rxe against roce perf, over each service, on three kernels in guests (root, 10 minutes); writes docs/reports
+	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make perftest: cannot run without these packages"; exit 1; }
+	GOROCE_INTEROP=perftest go test -count=1 -timeout 1h -v ./test/interop -run 'TestPerftest$$'
 
 sim: ## the long mode of test/sim: 10,000 seeds, 100 connections that end in each way there is, 8 hours of virtual time; takes about ten minutes
 	go test -count=1 -timeout 2h -v ./test/sim -run 'TestSeeds$$|TestSoak$$' -sim.seeds 10000 -sim.soak 8h

@@ -358,7 +358,7 @@ does not answer, wrong data), 2 wrong usage.`,
 	f.Float64Var(&o.loss, "loss", 0, "lose so many percent of the packets that this side sends")
 	f.Float64Var(&o.reorder, "reorder", 0, "let so many percent of them be overtaken by 3 to 50 others, 1 ms at most")
 	f.StringVar(&control, "cc", "dcqcn", "how this side adapts its rate to the network: "+strings.Join(slices.Sorted(maps.Keys(perfControls)), ", "))
-	f.BoolVarP(&o.rdmaCM, "rdma_cm", "R", false, "connect the queue pairs by rdma_cm, on both sides; RC only")
+	f.BoolVarP(&o.rdmaCM, "rdma_cm", "R", false, "connect the queue pairs by rdma_cm, on both sides; RC and UD")
 	f.BoolVarP(&ignored, "CPU-freq", "F", false, "accepted, without effect: perftest looks at the processor's clock without it")
 	f.StringVar(&verify, "verify", "", "verify the data, on both sides: of each message, or with 'last' what is there in the end, without a part in the time")
 	f.Lookup("verify").NoOptDefVal = "each"
@@ -414,8 +414,8 @@ func (o *perfOptions) check(cmd *cobra.Command) error {
 		return usagef(cmd, "-c UC and --use-srq: RC and UD have shared receive queues")
 	case o.srq && o.verifies():
 		return usagef(cmd, "--use-srq and --verify: what is received has no place that belongs to its queue pair")
-	case o.rdmaCM && o.service != roce.RC:
-		return usagef(cmd, "-c %v and -R: queue pairs of RC only are connected by rdma_cm", o.service)
+	case o.rdmaCM && o.service == roce.UC:
+		return usagef(cmd, "-c UC and -R: rdma_cm connects RC and UD only, give one of these or leave -R out")
 	case o.port == 0:
 		return usagef(cmd, "-p 0: a port is needed, on both sides the same")
 	case o.inline < 0 || o.inline > perfMaxInline:

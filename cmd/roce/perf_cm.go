@@ -13,6 +13,7 @@ import (
 
 	"github.com/goroce/goroce/cmd/roce/internal/perftest"
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/rdmacm"
 )
 
@@ -43,8 +44,11 @@ func (r *perfRun) meetServerByCM(ctx context.Context) error {
 
 // listenByCM is the server's. The listener stays, for the queue pairs of the test.
 func (r *perfRun) listenByCM(context.Context) (next nextClient, stop func(), err error) {
-	r.cm, err = rdmacm.Listen(netip.AddrPortFrom(r.ep.dev.Addr(), r.o.port).String(), rdmacm.ListenConfig{Device: r.ep.dev})
-	if err != nil {
+	at := netip.AddrPortFrom(r.ep.dev.Addr(), r.o.port).String()
+	if r.cm, err = rdmacm.Listen(at, rdmacm.ListenConfig{Device: r.ep.dev}); err != nil {
+		return nil, nil, err
+	}
+	if err := r.listenForQPs(at); err != nil {
 		return nil, nil, err
 	}
 	r.app.progressf("waiting for a client on port %d of rdma_cm", r.o.port)
@@ -101,7 +105,7 @@ func (r *perfRun) connectByCM(ctx context.Context) error {
 // acceptQP takes the peer's next connection. Others have come too late.
 func (r *perfRun) acceptQP(ctx context.Context, peer netip.AddrPort) (*rdmacm.Conn, error) {
 	for {
-		req, err := r.cm.Accept(ctx)
+		req, err := r.cmQPs.Accept(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +116,15 @@ func (r *perfRun) acceptQP(ctx context.Context, peer netip.AddrPort) (*rdmacm.Co
 		cfg, asks := r.ep.cmConfig(r.mtu), req.Params()
 		cfg.ResponderResources = atMost(cfg.ResponderResources, asks.ResponderResources)
 		cfg.InitiatorDepth = atMost(cfg.InitiatorDepth, asks.InitiatorDepth)
-		return req.Accept(ctx, cfg)
+		if !r.o.introduces() {
+			return req.Accept(ctx, cfg)
+		}
+		cfg.Prepare = r.ep.awaitIntro
+		c, err := req.Accept(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return c, r.ep.takeIntro(ctx, c)
 	}
 }
 
@@ -131,6 +143,9 @@ func (r *perfRun) dialQP(ctx context.Context, peer netip.AddrPort) (*rdmacm.Conn
 	cfg.Device = r.ep.dev
 	for {
 		c, err := rdmacm.Dial(ctx, peer.String(), cfg)
+		if err == nil && r.o.service == roce.UD {
+			return c, r.ep.intro(ctx, c)
+		}
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			return c, err
 		}
@@ -152,7 +167,7 @@ func (e *perfEndpoint) cmConfig(mtu ib.MTU) rdmacm.Config {
 		outs = 1 // to look at what was written
 	}
 	return rdmacm.Config{
-		PD: e.pd, QP: e.qpConfig(), Access: e.access, PathMTU: mtu,
+		PortSpace: e.o.space(), PD: e.pd, QP: e.qpConfig(), Access: e.access, PathMTU: mtu,
 		ResponderResources: outs, InitiatorDepth: outs, AckTimeout: e.o.ackWait(),
 		TrafficClass: uint8(e.o.tclass),
 	}
@@ -177,7 +192,7 @@ func (e *perfEndpoint) hangUp() {
 	var all sync.WaitGroup
 	for _, c := range e.conns {
 		all.Go(func() {
-			if e.o.client() && len(e.peers) > 0 { // the server may be at its last message
+			if e.o.client() && len(e.peers) > 0 && e.o.service == roce.RC { // the server may be at its last message
 				select {
 				case <-c.Done():
 				case <-ctx.Done():

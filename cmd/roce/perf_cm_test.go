@@ -61,24 +61,32 @@ func TestPerfSilentClient(t *testing.T) {
 
 // While a server's queue pairs are connected, others are rejected.
 func TestPerfRejectsOthers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	o := &perfOptions{test: perfTests[0], service: roce.RC, port: 18515, qps: 1, txDepth: 1, rxDepth: 1, postList: 1, size: 1, ackTime: 18, rdmaCM: true}
+	for _, service := range []roce.QPType{roce.RC, roce.UD} {
+		t.Run(service.String(), func(t *testing.T) {
+			t.Parallel()
+			perfRejectsOthers(t, service)
+		})
+	}
+}
+
+// connecting is a server at 127.0.0.66 that waits for the connection of a queue pair from
+// 127.0.0.67.
+func (w *world) connecting(ctx context.Context, o *perfOptions) (r *perfRun, accepted chan error) {
+	w.t.Helper()
+	o.port, o.qps, o.txDepth, o.rxDepth, o.postList, o.size, o.ackTime, o.rdmaCM = 18515, 1, 1, 1, 1, 1, 18, true
 	a, _, _ := w.app()
-	r := &perfRun{app: a, o: o, mtu: ib.MTU1024}
-	defer r.close()
+	r = &perfRun{app: a, o: o, mtu: ib.MTU1024}
+	w.t.Cleanup(r.close)
 	if err := r.sit(netip.MustParseAddr("127.0.0.66")); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	if err := r.ep.build(perftest.CycleBuffer); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	if _, _, err := r.listenByCM(ctx); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	accepted := make(chan error, 1)
+	accepted = make(chan error, 1)
 	go func() {
 		c, err := r.acceptQP(ctx, netip.MustParseAddrPort("127.0.0.67:1"))
 		if err == nil {
@@ -86,14 +94,41 @@ func TestPerfRejectsOthers(t *testing.T) {
 		}
 		accepted <- err
 	}()
+	return r, accepted
+}
+
+func perfRejectsOthers(t *testing.T, service roce.QPType) {
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, accepted := w.connecting(ctx, &perfOptions{test: perfTests[0], service: service})
 	var rejected *rdmacm.RejectedError
-	if _, err := rdmacm.Dial(ctx, "127.0.0.66:18515", rdmacm.Config{Device: w.device("127.0.0.68")}); !errors.As(err, &rejected) {
+	if _, err := rdmacm.Dial(ctx, "127.0.0.66:18515", rdmacm.Config{PortSpace: r.o.space(), Device: w.device("127.0.0.68")}); !errors.As(err, &rejected) {
 		t.Errorf("another one: %v", err)
 	}
-	if _, err := rdmacm.Dial(ctx, "127.0.0.66:18515", rdmacm.Config{Device: w.device("127.0.0.67")}); err != nil {
+	if _, err := rdmacm.Dial(ctx, "127.0.0.66:18515", rdmacm.Config{PortSpace: r.o.space(), Device: w.device("127.0.0.67")}); err != nil {
 		t.Error(err)
 	}
 	if err := <-accepted; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A first datagram that does not name its queue pair is not one of perftest.
+func TestPerfWrongIntroduction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, accepted := w.connecting(ctx, &perfOptions{test: perfTests[1], service: roce.UD})
+	c, err := rdmacm.Dial(ctx, "127.0.0.66:18515", rdmacm.Config{PortSpace: rdmacm.UDP, Device: w.device("127.0.0.67")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.QP().PostSend(roce.SendWR{Opcode: roce.WRSendWithImm, Imm: uint32(c.QP().Num()) ^ 1, AH: c.AH(), RemoteQPN: c.RemoteQPN(), QKey: c.QKey()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; err == nil || !strings.Contains(err.Error(), "it is not one of perftest with -R") {
+		t.Errorf("%v", err)
 	}
 }

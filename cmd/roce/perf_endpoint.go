@@ -26,7 +26,7 @@ type perfEndpoint struct {
 	cq     *roce.CQ
 	srq    *roce.SRQ // with --use-srq
 	qps    []*roce.QP
-	ahs    []*roce.AH     // of the peers, over UD
+	to     []datagramPeer // of each queue pair, over UD
 	conns  []*rdmacm.Conn // of the queue pairs, with -R
 	buf    []byte
 	area   int         // bytes

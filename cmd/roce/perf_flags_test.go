@@ -125,6 +125,7 @@ func TestPerfTrafficClass(t *testing.T) {
 		{"send_bw", "-c UC --tclass 105", 0x69, false},
 		{"send_bw", "-c UD --tclass 0x68 --cc none", 0x68, false},
 		{"read_lat", "-R --tclass 0x68", 0x6a, true},
+		{"send_lat", "-R -c UD --tclass 0x68", 0x6a, true},
 		{"write_bw", "--cc none", 0, false},
 	} {
 		t.Run(tt.test+" "+tt.flags, func(t *testing.T) {

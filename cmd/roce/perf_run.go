@@ -23,6 +23,7 @@ type perfRun struct {
 	ep      *perfEndpoint
 	conn    perfConn
 	cm      *rdmacm.Listener // of a server, with -R
+	cmQPs   *rdmacm.Listener // of its queue pairs: the same, but for UD
 	talk    *perftest.Session
 	peer    perftest.Peer
 	mtu     ib.MTU
@@ -328,8 +329,10 @@ func (r *perfRun) close() {
 	if r.conn != nil {
 		r.conn.Close()
 	}
-	if r.cm != nil {
-		r.cm.Close()
+	for _, l := range []*rdmacm.Listener{r.cm, r.cmQPs} {
+		if l != nil {
+			l.Close() // twice does not matter
+		}
 	}
 	r.ep.close()
 }

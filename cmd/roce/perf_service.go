@@ -60,7 +60,8 @@ func (e *perfEndpoint) init(q *roce.QP) error {
 // direct tells a request over UD where to go.
 func (e *perfEndpoint) direct(wr *roce.SendWR, k int) {
 	if e.o.service == roce.UD {
-		wr.AH, wr.RemoteQPN, wr.QKey = e.ahs[k], e.peers[k].QPN, perfQKey
+		to := &e.to[k]
+		wr.AH, wr.RemoteQPN, wr.QKey = to.ah, to.qpn, to.qkey
 	}
 }
 
@@ -70,7 +71,7 @@ func (e *perfEndpoint) connectQP(q *roce.QP, k int, p *perftest.Dest, mtu ib.MTU
 	switch e.o.service {
 	case roce.UD:
 		ah, err := e.pd.CreateAH(av)
-		e.ahs = append(e.ahs, ah)
+		e.to = append(e.to, datagramPeer{ah, p.QPN, perfQKey})
 		return err
 	case roce.UC:
 		if err := q.RTR(roce.Remote{Addr: p.GID.Addr(), QPN: p.QPN, PSN: p.PSN}, roce.Conn{PathMTU: mtu, TrafficClass: av.TrafficClass}); err != nil {

@@ -28,6 +28,8 @@ func TestPerfSRQ(t *testing.T) {
 			}
 		})
 	}
-	o := newWorld(t).run("perf", "send_bw", "-R", "-q", "2", "-n", "100", "-s", "3000", "--use-srq", "--local", "--addr", "127.0.0.1")
-	o.want(t, "-R", 0)
+	for _, args := range []string{"send_bw -q 2 -n 100 -s 3000", "send_bw -b -q 2 -n 100 -c UD", "send_lat -n 50 -c UD"} {
+		o := newWorld(t).run(append([]string{"perf"}, strings.Fields(args+" -R -u 18 --use-srq --local --addr 127.0.0.1")...)...)
+		o.want(t, "-R "+args, 0)
+	}
 }

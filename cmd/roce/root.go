@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/goroce/goroce/roce"
@@ -46,23 +48,38 @@ func newApp(stdout, stderr io.Writer) *app {
 }
 
 // run runs the command line args, without the program's name, and returns the
-// exit status. An error is one line on stderr.
+// exit status. An error is one line on stderr, with --json a JSON object.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.command()
 	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")
 	}
+	failed := failure{Error: oneLine(err), Status: exitFailure}
 	if usage := (*usageError)(nil); errors.As(err, &usage) {
-		fmt.Fprintf(a.stderr, "roce: %s (see '%s --help')\n", oneLine(err), usage.command)
-		return exitUsage
+		failed = failure{failed.Error, exitUsage, usage.command + " --help"}
 	}
-	fmt.Fprintf(a.stderr, "roce: %s\n", oneLine(err))
-	return exitFailure
+	if cmd.Flags().Lookup("json") != nil && slices.Contains(args, "--json") { // it may stand behind what was not understood
+		json.NewEncoder(a.stderr).Encode(failed)
+		return failed.Status
+	}
+	see := ""
+	if failed.See != "" {
+		see = fmt.Sprintf(" (see '%s')", failed.See)
+	}
+	fmt.Fprintf(a.stderr, "roce: %s%s\n", failed.Error, see)
+	return failed.Status
+}
+
+// failure is what --json prints on stderr instead of the line.
+type failure struct {
+	Error  string `json:"error"`
+	Status int    `json:"exit_status"`
+	See    string `json:"see,omitempty"` // a command that tells more
 }
 
 func (a *app) command() *cobra.Command {

@@ -112,6 +112,7 @@ func (a *app) serve(ctx context.Context, o *serveOptions) error {
 	defer datagrams.Close()
 	fmt.Fprintf(a.stdout, "serving at %v\n", addr)
 	ctx, cancel := context.WithCancelCause(ctx)
+	go a.wrongClients(ctx, dev)
 	clients := &room{limit: int64(o.clients)}
 	done := make(chan struct{})
 	go func() {

@@ -45,6 +45,32 @@ func TestServe(t *testing.T) {
 	stop().want(t, "serve", 0)
 }
 
+// What ended a client's connection is in the server's journal, also when its first
+// request was wrong, and the server serves on.
+func TestServeNamesMistakes(t *testing.T) {
+	w := newWorld(t)
+	stop := w.serving("--addr", "127.0.0.1")
+	dev := w.device("127.0.0.2")
+	c, err := rdmacm.Dial(t.Context(), "127.0.0.1:7174", rdmacm.Config{Device: dev})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr, err := c.PD().RegisterMR(make([]byte, 8), roce.LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.QP().PostSend(roce.SendWR{Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{mr.SGE(0, 8)}, RKey: 0xbad}); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done() // the server has let it go
+	w.run("ping", "-c", "-a", "127.0.0.1", "-I", "127.0.0.3", "-C", "1").want(t, "ping", 0)
+	o := stop()
+	o.want(t, "serve", 0)
+	if n := strings.Count(o.err, "\n"); n != 1 || !strings.HasPrefix(o.err, "roce: client 127.0.0.2 named memory that it may not use: its connection is over (local access violation work queue error, queue pair 0x") {
+		t.Errorf("the journal is\n%s", o.err)
+	}
+}
+
 // More connections than --clients are rejected.
 func TestServeLimit(t *testing.T) {
 	w := newWorld(t)

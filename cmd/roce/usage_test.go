@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/spf13/cobra"
 )
 
 // Bad input gives one line that says what to do, and the documented exit status.
@@ -122,7 +124,6 @@ func TestBadInput(t *testing.T) {
 		{"perf atomic_bw -s 8", 2, "unknown shorthand flag: 's'"},
 		{"perf send_lat -q 2", 2, "unknown shorthand flag: 'q'"},
 		{"perf write_bw -c UC -R 127.0.0.1", 2, "-c UC and -R"},
-		{"perf send_bw -c UD -R 127.0.0.1", 2, "-c UD and -R"},
 		{"perf send_bw -R", 2, "give --addr or -d"},
 		{"perf send_bw -R --timeout 300ms --addr 127.0.0.8 127.0.0.9", 1, "127.0.0.9 does not answer"},
 		{"perf write_bw -p 0", 2, "a port is needed"},
@@ -195,6 +196,45 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%s: help does not name the exit statuses:\n%s%s", cmd, o.out, o.err)
 		}
 	}
+}
+
+// With --json an error is a line of JSON, of each command that has the flag, and nothing
+// is on standard output.
+func TestErrorsInJSON(t *testing.T) {
+	w := newWorld(t)
+	a, _, _ := w.app()
+	var commands []string
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Flags().Lookup("json") != nil {
+			commands = append(commands, strings.TrimPrefix(c.CommandPath(), "roce "))
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(a.command())
+	if len(commands) < 18 {
+		t.Errorf("--json is a flag of %q only", commands)
+	}
+	check := func(args string, want failure) {
+		o := w.run(strings.Fields(args)...)
+		var got failure
+		if err := json.Unmarshal([]byte(o.err), &got); err != nil || strings.Count(o.err, "\n") != 1 {
+			t.Errorf("%s: %v: %q", args, err, o.err)
+		}
+		if !strings.Contains(got.Error, want.Error) || got.Status != want.Status || o.status != want.Status || got.See != want.See || o.out != "" {
+			t.Errorf("%s: %+v, want %+v; exit status %d, printed %q", args, got, want, o.status, o.out)
+		}
+	}
+	for _, c := range commands {
+		for _, flags := range []string{" --json --nosuch", " --nosuch --json"} {
+			check(c+flags, failure{"unknown flag: --nosuch", 2, "roce " + c + " --help"})
+		}
+	}
+	check("devinfo --json -a 198.51.100.7", failure{"198.51.100.7 is not an address of this machine", 1, ""})
+	check("perf write_bw --json --addr 198.51.100.7", failure{"the address is not one of this machine's", 1, ""})
+	check("dump --json /nonexistent/x.pcap", failure{"/nonexistent/x.pcap", 1, ""})
 }
 
 // A port in use is refused with the name of who has it.

@@ -256,7 +256,7 @@ func (c *Conn) establish(confirm func() error, private []byte) {
 	if c.state != connecting {
 		return
 	}
-	err := c.qp.RTS(c.conn())
+	err := c.rts()
 	if err == nil && confirm != nil {
 		err = confirm()
 	}
@@ -267,6 +267,17 @@ func (c *Conn) establish(confirm func() error, private []byte) {
 	c.state = established
 	close(c.ready)
 	c.tell(EventEstablished, nil, private)
+}
+
+// rts brings the queue pair to RTS, or leaves it in the error state: a peer that begins
+// to send before its RTU has come may have ended it already. The peer has a connection
+// then, which the program learns from, and ends, as it would a moment later.
+func (c *Conn) rts() error {
+	err := c.qp.RTS(c.conn())
+	if err != nil && !errors.Is(err, ErrClosed) && c.qp.State() == roce.StateErr {
+		return nil
+	}
+	return err
 }
 
 // abandon gives up an attempt; the peer is told.

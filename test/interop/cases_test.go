@@ -83,8 +83,11 @@ func TestFullIsTheWholeProduct(t *testing.T) {
 	if got := len(pingpongFull()); got != 2*2*3*4+2*2*(3*3+4+3*2) {
 		t.Errorf("%d pingpong cases per kernel, want 124", got)
 	}
-	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2+(4+2)*2*2+8*2 {
-		t.Errorf("%d perf cases per kernel, want 128", got)
+	if got := len(perfFull()); got != 6*2*2*3+2*2*2*2+(4+2)*2*2 {
+		t.Errorf("%d perf cases per kernel, want 112", got)
+	}
+	if got := len(perfServices()); got != 2*2*(8*2+4+2*2) {
+		t.Errorf("%d perf cases per kernel over all services, want 96", got)
 	}
 	if got := len(congestionFull()); got != 2*2*4 {
 		t.Errorf("%d congestion cases per kernel, want 16", got)

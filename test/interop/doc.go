@@ -11,6 +11,7 @@
 //	GOROCE_INTEROP=reference  a second guest stands in for this stack: does rxe itself pass the cases?
 //	GOROCE_INTEROP=goodput    TestGoodput instead: how fast data moves under loss; what make goodput runs
 //	GOROCE_INTEROP=reports    TestReports instead: roce interop against rxe; what make reports runs, and docs/reports keeps
+//	GOROCE_INTEROP=perftest   TestPerftest instead: perftest over each service; what make perftest runs, and docs/reports keeps
 //	GOROCE_TABLE=FILE         the page of results that a run of all groups writes: docs/interop.md with make interop
 //	GOROCE_CACHE=DIR          where kernels and the newer rdma-core are kept, instead of ~/.cache/goroce
 //

@@ -40,8 +40,9 @@ const (
 	subset    = "subset"
 	full      = "full"
 	reference = "reference"
-	goodput   = "goodput" // TestGoodput instead of TestInterop
-	reports   = "reports" // TestReports instead of TestInterop
+	goodput   = "goodput"  // TestGoodput instead of TestInterop
+	reports   = "reports"  // TestReports instead of TestInterop
+	perftests = "perftest" // TestPerftest instead of TestInterop
 )
 
 // lossPerMille of the packets are dropped in each direction by the loss cases.
@@ -68,8 +69,10 @@ func TestInterop(t *testing.T) {
 		t.Skip("GOROCE_INTEROP=goodput: TestGoodput runs instead")
 	case reports:
 		t.Skip("GOROCE_INTEROP=reports: TestReports runs instead")
+	case perftests:
+		t.Skip("GOROCE_INTEROP=perftest: TestPerftest runs instead")
 	default:
-		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference, goodput or reports", mode)
+		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference, goodput, reports or perftest", mode)
 	}
 	ctx, cancel := needGuests(t)
 	defer cancel()

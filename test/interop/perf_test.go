@@ -120,15 +120,45 @@ func (p perfCase) flags(port int) []string {
 	return f
 }
 
-// perfFull is the whole product.
+// perfServices are the tests of either version in both roles over each service that they have, with and without rdma_cm, which has no UC.
+func perfServices() (all []perfCase) {
+	for _, newer := range []bool{false, true} {
+		for _, test := range perfTests {
+			for _, serve := range []bool{true, false} {
+				p := perfCase{test: test, weServe: serve, family: ipv4, size: 1000, newer: newer}
+				if p.atomic() {
+					p.size = 8
+				}
+				for _, p.service = range p.services() {
+					for _, p.rdmaCM = range []bool{false, true} {
+						if !p.rdmaCM || p.service != "UC" {
+							all = append(all, p)
+						}
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// services are those that the test has; empty for RC.
+func (p perfCase) services() []string {
+	switch {
+	case p.sends():
+		return []string{"", "UC", "UD"}
+	case p.fetches():
+		return []string{""}
+	}
+	return []string{"", "UC"}
+}
+
+// perfFull is the product of what else there is.
 func perfFull() (all []perfCase) {
 	for _, test := range perfTests {
 		for _, serve := range []bool{true, false} {
 			for _, family := range pingpongFamilies {
 				p := perfCase{test: test, weServe: serve, family: family, size: 8}
-				if family == ipv4 {
-					all = append(all, perfCase{test: test, weServe: serve, family: family, size: 8, rdmaCM: true})
-				}
 				if !p.fetches() {
 					all = append(all, perfCase{test: test, weServe: serve, family: family, size: 1000, service: "UC"})
 				}
@@ -238,10 +268,13 @@ var perfNewer = []perfCase{
 
 func (s *session) perf(t *testing.T) {
 	cases := perfSubset
-	if s.mode == full {
+	switch s.mode {
+	case perftests:
+		cases = perfServices()
+	case full:
 		// What others measure with is either version, with all flags.
 		both := slices.Concat(perfSubset, perfFlags())
-		cases = slices.Concat(perfFull(), both, perfNewer)
+		cases = slices.Concat(perfServices(), perfFull(), both, perfNewer)
 		for _, p := range both {
 			p.newer = true
 			cases = append(cases, p)
