@@ -113,38 +113,60 @@ func (q *QP) RTR(r Remote, c Conn) error {
 		}
 		c.PathMTU = port.ActiveMTU
 	}
+	a, mask, err := c.AttrRTR(q.typ, r)
+	if err != nil {
+		return err
+	}
+	return q.Modify(a, mask)
+}
+
+// AttrRTR returns the attributes by which QP.RTR moves a queue pair of a type to RTR,
+// for Modify. The path MTU is c.PathMTU, which has to be set.
+func (c Conn) AttrRTR(typ QPType, r Remote) (*Attr, AttrMask, error) {
 	if !r.Addr.IsValid() {
-		return &ConfigError{"Remote.Addr", r.Addr, "the address of the peer is needed"}
+		return nil, 0, &ConfigError{"Remote.Addr", r.Addr, "the address of the peer is needed"}
 	}
-	av := AddressVector{
-		DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64, SourcePort: c.SourcePort,
+	a := &Attr{
+		State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN,
+		AV: AddressVector{DGID: ib.GIDFromAddr(r.Addr.WithZone("")), TrafficClass: c.TrafficClass, HopLimit: 64, SourcePort: c.SourcePort},
 	}
-	if q.typ == UC || q.typ == XRCSend {
-		return q.Modify(&Attr{State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN, AV: av},
-			MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN)
+	const mask = MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN
+	if typ == UC || typ == XRCSend {
+		return a, mask, nil
 	}
 	res := orDefault(c.MaxDestRdAtomic, 16)
 	if err := small("MaxDestRdAtomic", res, maxRdAtomic); err != nil {
-		return err
+		return nil, 0, err
 	}
 	if c.MinRNRTimer == 0 {
 		c.MinRNRTimer = 640 * time.Microsecond
 	}
-	return q.Modify(&Attr{
-		State: StateRTR, PathMTU: c.PathMTU, DestQPN: r.QPN, RQPSN: r.PSN, MaxDestRdAtomic: uint8(res),
-		MinRNRTimer: ib.RNRTimerFor(c.MinRNRTimer), AV: av,
-	}, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRdAtomic|MaskMinRNRTimer)
+	a.MaxDestRdAtomic, a.MinRNRTimer = uint8(res), ib.RNRTimerFor(c.MinRNRTimer)
+	return a, mask | MaskMaxDestRdAtomic | MaskMinRNRTimer, nil
 }
 
 // RTS moves the queue pair from RTR to RTS: requests may be posted. The first has
 // the PSN that PSN returns. Of c it uses AckTimeout, RetryCount, RNRRetry and
 // MaxRdAtomic.
 func (q *QP) RTS(c Conn) error {
-	if q.typ == UC {
-		return q.Modify(&Attr{State: StateRTS, SQPSN: q.PSN()}, MaskState|MaskSQPSN)
+	a, mask, err := c.AttrRTS(q.typ, q.PSN())
+	if err != nil {
+		return err
 	}
-	if q.typ == XRCRecv {
-		return q.Modify(&Attr{State: StateRTS, SQPSN: q.PSN(), Timeout: ackTimeout(c.AckTimeout)}, MaskState|MaskSQPSN|MaskTimeout)
+	return q.Modify(a, mask)
+}
+
+// AttrRTS returns the attributes by which QP.RTS moves a queue pair of a type to RTS,
+// for Modify. The first request has the PSN psn.
+func (c Conn) AttrRTS(typ QPType, psn ib.PSN) (*Attr, AttrMask, error) {
+	a := &Attr{State: StateRTS, SQPSN: psn}
+	const mask = MaskState | MaskSQPSN
+	switch typ {
+	case UC:
+		return a, mask, nil
+	case XRCRecv:
+		a.Timeout = ackTimeout(c.AckTimeout)
+		return a, mask | MaskTimeout, nil
 	}
 	depth, retry, rnr := orDefault(c.MaxRdAtomic, 16), orDefault(c.RetryCount, 7), orDefault(c.RNRRetry, 7)
 	for _, f := range []struct {
@@ -152,12 +174,11 @@ func (q *QP) RTS(c Conn) error {
 		n, limit int
 	}{{"MaxRdAtomic", depth, maxRdAtomic}, {"RetryCount", retry, 7}, {"RNRRetry", rnr, 7}} {
 		if err := small(f.name, f.n, f.limit); err != nil {
-			return err
+			return nil, 0, err
 		}
 	}
-	return q.Modify(&Attr{
-		State: StateRTS, SQPSN: q.PSN(), Timeout: ackTimeout(c.AckTimeout), RetryCnt: uint8(retry), RNRRetry: uint8(rnr), MaxRdAtomic: uint8(depth),
-	}, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxRdAtomic)
+	a.Timeout, a.RetryCnt, a.RNRRetry, a.MaxRdAtomic = ackTimeout(c.AckTimeout), uint8(retry), uint8(rnr), uint8(depth)
+	return a, mask | MaskTimeout | MaskRetryCnt | MaskRNRRetry | MaskMaxRdAtomic, nil
 }
 
 // Activate takes a UD queue pair from RESET through INIT and RTR to RTS. It

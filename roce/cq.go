@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/goroce/goroce/ib"
 )
 
 // CQ is a completion queue. Queue pairs push into it from inside the engine;
@@ -150,6 +152,23 @@ func (c *CQ) pop(wc []WC) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// forget takes the completions of a queue pair out of the queue, which it has when it is
+// reset, as with the queue pairs of NICs (rdma-core providers/mlx5/verbs.c,
+// mlx5_modify_qp): they are not taken for those of what is posted next.
+func (c *CQ) forget(n ib.QPN) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mask := uint32(len(c.ring) - 1)
+	kept := c.head
+	for i := c.head; i != c.tail; i++ {
+		if wc := &c.ring[i&mask]; wc.QPN != n {
+			c.ring[kept&mask] = *wc
+			kept++
+		}
+	}
+	c.tail = kept
 }
 
 // Poll moves up to len(wc) completions into wc and returns how many. It never

@@ -307,7 +307,8 @@ func (q *QP) Query() (Attr, QPConfig) {
 
 // Modify changes attributes and state as ibv_modify_qp does: the mask says which
 // fields of a are meant. The error is an *AttrError that names the field and what
-// is allowed.
+// is allowed. In RESET there are no requests and, in its completion queues, no
+// completions of the queue pair any more.
 func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if err := q.checkPath(a, mask); err != nil {
 		return err
@@ -327,6 +328,11 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	c.setResources(int(c.t.Query().MaxDestRdAtomic))
 	if mask&MaskState != 0 && a.State == StateReset {
 		q.e.wheel.remove(c)
+		for _, cq := range []*CQ{q.sendCQ, q.recvCQ} {
+			if cq != nil {
+				cq.forget(q.Num())
+			}
+		}
 	}
 	c.setPeers(c.t.Peers())
 	q.e.touch(c)

@@ -16,6 +16,7 @@ import (
 	"unsafe"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/rdmacm"
 	"golang.org/x/sys/unix"
 )
@@ -289,10 +290,11 @@ func putParams(c *C.struct_goroce_cm_event, p rdmacm.Params, private []byte) {
 	c.retry_count, c.rnr_retry_count = C.uint8_t(p.RetryCount), C.uint8_t(p.RNRRetryCount)
 }
 
-// configOf returns how a connection is made, of a device with a queue pair.
+// configOf returns how a connection is made, of a device with a queue pair, or, if qp
+// is 0, with one that the program connects by itself.
 func configOf(d *device, qp C.uint32_t, p *C.struct_goroce_cm_param) (rdmacm.Config, bool) {
 	q := qps.get(qp)
-	if d == nil || q == nil {
+	if d == nil || qp != 0 && q == nil || qp == 0 && p.qp_num == 0 {
 		return rdmacm.Config{}, false
 	}
 	count := func(n C.uint8_t, most int) int {
@@ -302,10 +304,15 @@ func configOf(d *device, qp C.uint32_t, p *C.struct_goroce_cm_param) (rdmacm.Con
 		return min(int(n), most)
 	}
 	c := rdmacm.Config{
-		Device: d.Device, PD: d.peers, UseQP: q.QP, Linger: -1, TrafficClass: uint8(p.tos),
+		Device: d.Device, PD: d.peers, Linger: -1, TrafficClass: uint8(p.tos),
 		ResponderResources: count(p.responder_resources, 16), InitiatorDepth: count(p.initiator_depth, 16),
 		FlowControl: p.flow_control != 0, RetryCount: count(p.retry_count, 7), RNRRetryCount: count(p.rnr_retry_count, 7),
 		PrivateData: C.GoBytes(p.private_data, C.int(p.private_len)),
+	}
+	if q != nil {
+		c.UseQP = q.QP
+	} else {
+		c.QPN, c.QP.Type = ib.QPN(p.qp_num), roce.QPType(p.qp_type)
 	}
 	if p.timeout != 0 {
 		c.AckTimeout = ib.AckTimeout(p.timeout).Duration()
@@ -328,6 +335,9 @@ func goroceCMConnect(h, dev, qp C.uint32_t, ps C.int, src, dst *C.struct_goroce_
 	events := listenTo(&cfg)
 	go func() {
 		c, err := rdmacm.Dial(i.ctx, to, cfg)
+		if err == nil {
+			i.connected(c)
+		}
 		i.follow(c, err, events)
 	}()
 	return 0
@@ -348,8 +358,16 @@ func goroceCMAccept(h, dev, qp C.uint32_t, ps C.int, p *C.struct_goroce_cm_param
 	if err != nil {
 		return errnoOf(err)
 	}
+	i.connected(c)
 	go func() { i.follow(c, c.Wait(i.ctx), events) }()
 	return 0
+}
+
+// connected gives the id its connection.
+func (i *cmID) connected(c *rdmacm.Conn) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.conn = c
 }
 
 // listenTo lets a configuration's connection tell of what becomes of it.
@@ -365,9 +383,6 @@ func (i *cmID) follow(c *rdmacm.Conn, err error, events <-chan rdmacm.Event) {
 		i.failed(err)
 		return
 	}
-	i.mu.Lock()
-	i.conn = c
-	i.mu.Unlock()
 	if i.ctx.Err() != nil {
 		c.Close() // the id was destroyed meanwhile
 		return
@@ -396,7 +411,11 @@ func (i *cmID) follow(c *rdmacm.Conn, err error, events <-chan rdmacm.Event) {
 }
 
 func (i *cmID) established(conn *rdmacm.Conn) {
-	c := C.struct_goroce_cm_event{_type: C.uint32_t(rdmacm.EventEstablished), qp_num: C.uint32_t(conn.RemoteQPN()), qkey: C.uint32_t(conn.QKey())}
+	typ := rdmacm.EventEstablished
+	if i.request == nil && conn.QP() == nil && conn.AH() == nil {
+		typ = rdmacm.EventConnectResponse // the program establishes it
+	}
+	c := C.struct_goroce_cm_event{_type: C.uint32_t(typ), qp_num: C.uint32_t(conn.RemoteQPN()), qkey: C.uint32_t(conn.QKey())}
 	var private []byte
 	if i.request == nil { // what the peer has sent with a request was told then
 		private = conn.PrivateData()
@@ -440,13 +459,68 @@ func goroceCMDisconnect(h C.uint32_t) C.int {
 	if i == nil {
 		return C.EINVAL
 	}
-	i.mu.Lock()
-	c := i.conn
-	i.mu.Unlock()
+	c := i.connection()
 	if c == nil {
 		return C.EINVAL
 	}
 	go c.Disconnect(i.ctx, nil) // it fails when the connection has ended
+	return 0
+}
+
+// connection returns that of the id, or nil. The id may be nil.
+func (i *cmID) connection() *rdmacm.Conn {
+	if i == nil {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.conn
+}
+
+// goroceCMAttr tells how a queue pair that the program connects by itself is moved to
+// the state in a: RTR or RTS.
+//
+//export goroceCMAttr
+func goroceCMAttr(h C.uint32_t, a *C.struct_ibv_qp_attr, mask *C.int) C.int {
+	i := cmIDs.get(h)
+	var attr *roce.Attr
+	var m roce.AttrMask
+	err := error(unix.EINVAL)
+	if c := i.connection(); c != nil {
+		attr, m, err = c.Attr(roce.State(a.qp_state))
+	} else if i != nil && i.request != nil {
+		attr, m, err = i.request.Attr(roce.State(a.qp_state))
+	}
+	if err != nil {
+		return errnoOf(err)
+	}
+	attr.PortNum = 1
+	putAttr(a, attr)
+	*mask = C.int(m)
+	return 0
+}
+
+// goroceCMEstablish tells the peer that the queue pair is ready, which the program has
+// connected by itself.
+//
+//export goroceCMEstablish
+func goroceCMEstablish(h C.uint32_t) C.int {
+	c := cmIDs.get(h).connection()
+	if c == nil {
+		return C.EINVAL
+	}
+	return errnoOf(c.Establish())
+}
+
+// goroceCMNotify says that the peer has begun to send.
+//
+//export goroceCMNotify
+func goroceCMNotify(h C.uint32_t) C.int {
+	c := cmIDs.get(h).connection()
+	if c == nil {
+		return C.EINVAL
+	}
+	c.Notify()
 	return 0
 }
 

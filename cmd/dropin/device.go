@@ -89,7 +89,7 @@ func goroceQueryDevice(h C.uint32_t, a *C.struct_ibv_device_attr, flags *C.uint6
 		max_mcast_grp: C.int(q.MaxMcastGrp), max_mcast_qp_attach: C.int(q.MaxMcastQPAttach),
 		max_total_mcast_qp_attach: C.int(q.MaxMcastGrp * q.MaxMcastQPAttach), max_ah: C.int(q.MaxAH),
 		max_srq: C.int(q.MaxQP), max_srq_wr: C.int(q.MaxSRQWR), max_srq_sge: C.int(q.MaxSGE), max_pkeys: 1,
-		phys_port_cnt: C.uint8_t(q.PhysPortCount),
+		phys_port_cnt: C.uint8_t(q.PhysPortCount), vendor_id: 0xffffff, // as rxe: of no company
 	}
 	*flags = capabilities | capabilitiesEx
 	return 0

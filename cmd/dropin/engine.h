@@ -81,6 +81,7 @@ struct goroce_cm_param {
 	uint8_t retry_count, rnr_retry_count;
 	uint8_t tos;
 	uint8_t timeout; /* of acknowledgements, 5 bits; 0: not set */
+	uint32_t qp_num, qp_type; /* of a queue pair that the program connects by itself */
 };
 
 struct goroce_cm_event {

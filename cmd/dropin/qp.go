@@ -194,6 +194,17 @@ func goroceQueryQP(h C.uint32_t, a *C.struct_ibv_qp_attr, sigAll *C.int) C.int {
 		return C.EINVAL
 	}
 	q, cfg := p.Query()
+	putAttr(a, &q)
+	putCap(&a.cap, &cfg)
+	*sigAll = 0
+	if cfg.SigAll {
+		*sigAll = 1
+	}
+	return 0
+}
+
+// putAttr fills in all but the capacities.
+func putAttr(a *C.struct_ibv_qp_attr, q *roce.Attr) {
 	boolean := map[bool]C.uint8_t{true: 1}
 	*a = C.struct_ibv_qp_attr{
 		qp_state: C.enum_ibv_qp_state(q.State), cur_qp_state: C.enum_ibv_qp_state(q.CurState), path_mtu: C.enum_ibv_mtu(q.PathMTU),
@@ -204,11 +215,8 @@ func goroceQueryQP(h C.uint32_t, a *C.struct_ibv_qp_attr, sigAll *C.int) C.int {
 		timeout: C.uint8_t(q.Timeout), retry_cnt: C.uint8_t(q.RetryCnt), rnr_retry: C.uint8_t(q.RNRRetry), alt_port_num: C.uint8_t(q.AltPortNum),
 		alt_timeout: C.uint8_t(q.AltTimeout),
 	}
-	putCap(&a.cap, &cfg)
 	putVector(&a.ah_attr, &q.AV, q.PortNum)
 	putVector(&a.alt_ah_attr, &q.AltAV, q.AltPortNum)
-	*sigAll = C.int(boolean[cfg.SigAll])
-	return 0
 }
 
 //export goroceAttachMulticast

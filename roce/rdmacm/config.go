@@ -44,6 +44,12 @@ type Config struct {
 	// in the port space UDP, else of RC or UC in INIT, which is brought to RTS. It
 	// stays the program's: neither the end of the connection nor Close changes it.
 	UseQP *roce.QP
+	// QPN, if not 0, is the number of a queue pair of the device that the program
+	// connects by itself, instead of a new one; QP.Type is its type. In the port
+	// spaces TCP and IB Request.Attr and Conn.Attr say how, Dial returns when the peer
+	// has answered (EventConnectResponse), and Conn.Establish tells the peer that the
+	// queue pair is ready.
+	QPN ib.QPN
 	// Access is what the peer may do to our memory regions, as far as they allow
 	// it too.
 	Access roce.Access

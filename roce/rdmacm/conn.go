@@ -23,7 +23,9 @@ type Conn struct {
 	local   netip.AddrPort
 	remote  netip.AddrPort
 	pd      *roce.PD
-	qp      *roce.QP
+	qp      *roce.QP // nil with Config.QPN
+	qpn     ib.QPN   // of the queue pair
+	psn     ib.PSN   // which the peer begins with
 	cq      *roce.CQ // of our own, or nil
 	began   time.Time
 
@@ -39,8 +41,9 @@ type Conn struct {
 	err     error
 	params  Params
 	private []byte
-	ah      *roce.AH   // UDP: of the peer
-	destQPN ib.QPN     // UDP
+	ah      *roce.AH // UDP: of the peer
+	destQPN ib.QPN
+	theirs  ib.PSN     // which we begin with
 	qkey    uint32     // UDP
 	group   netip.Addr // joined, or the zero value
 }
@@ -50,6 +53,7 @@ type connState uint8
 
 const (
 	connecting connState = iota
+	answered             // the peer has, and waits for Establish
 	established
 	disconnecting // a DREQ is on its way
 	ended
@@ -74,11 +78,23 @@ func newConn(dev *roce.Device, release func(), cfg Config, local, remote netip.A
 	return c, nil
 }
 
-// makeQP makes what is not given.
+// makeQP takes the queue pair that is given, or makes one.
 func (c *Conn) makeQP() (err error) {
-	if c.qp = c.cfg.UseQP; c.qp != nil {
+	if c.qpn = c.cfg.QPN; c.qpn != 0 {
+		c.psn = randomPSN()
 		return nil
 	}
+	if c.qp = c.cfg.UseQP; c.qp == nil {
+		err = c.newQP()
+	}
+	if err == nil {
+		c.qpn, c.psn = c.qp.Num(), c.qp.PSN()
+	}
+	return err
+}
+
+// newQP makes a queue pair in INIT, or of datagrams in RTS, and what it needs.
+func (c *Conn) newQP() (err error) {
 	if c.pd = c.cfg.PD; c.pd == nil {
 		if c.pd, err = c.dev.AllocPD(); err != nil {
 			return err
@@ -101,7 +117,8 @@ func (c *Conn) makeQP() (err error) {
 	return c.qp.Init(c.cfg.Access)
 }
 
-// QP returns the queue pair, which belongs to the connection: Close destroys it.
+// QP returns the queue pair, which belongs to the connection: Close destroys it. It is
+// nil with Config.QPN.
 func (c *Conn) QP() *roce.QP { return c.qp }
 
 // PD returns the protection domain: that of Config, or one of the connection's
@@ -269,10 +286,14 @@ func (c *Conn) establish(confirm func() error, private []byte) {
 	c.tell(EventEstablished, nil, private)
 }
 
-// rts brings the queue pair to RTS, or leaves it in the error state: a peer that begins
+// rts brings the queue pair to RTS if that is not the program's business, or leaves it
+// in the error state: a peer that begins
 // to send before its RTU has come may have ended it already. The peer has a connection
 // then, which the program learns from, and ends, as it would a moment later.
 func (c *Conn) rts() error {
+	if c.qp == nil {
+		return nil
+	}
 	err := c.qp.RTS(c.conn())
 	if err != nil && !errors.Is(err, ErrClosed) && c.qp.State() == roce.StateErr {
 		return nil
@@ -282,7 +303,7 @@ func (c *Conn) rts() error {
 
 // abandon gives up an attempt; the peer is told.
 func (c *Conn) abandon(err error) {
-	if c.state != connecting {
+	if c.state != connecting && c.state != answered {
 		return
 	}
 	c.do(func(a *cm.Agent, now time.Duration, id cm.ID) error {
@@ -304,7 +325,7 @@ func (c *Conn) end(err error) {
 		close(c.ready)
 	}
 	c.state, c.err = ended, err
-	if c.cfg.UseQP == nil {
+	if c.qp != nil && c.cfg.UseQP == nil {
 		c.qp.Modify(&roce.Attr{State: roce.StateErr}, roce.MaskState) // it fails on a closed device only
 	}
 	close(c.done)
@@ -343,7 +364,7 @@ func (c *Conn) ask(private []byte) error {
 	switch {
 	case c.state == ended:
 		return c.err
-	case c.state == connecting:
+	case c.state == connecting || c.state == answered:
 		return fmt.Errorf("rdmacm: the connection is not established")
 	case c.cfg.PortSpace == UDP:
 		c.end(ErrClosed)
@@ -372,7 +393,7 @@ func (c *Conn) Close() error {
 		return ErrClosed
 	}
 	c.closing = true
-	if c.state == established && c.qp.State() == roce.StateRTS {
+	if c.state == established && (c.qp == nil || c.qp.State() == roce.StateRTS) {
 		if linger := c.cfg.linger(c.params.AckTimeout); linger > 0 {
 			time.AfterFunc(linger, c.leave)
 			return nil
@@ -449,7 +470,7 @@ func (c *Conn) Wait(ctx context.Context) error {
 		select {
 		case <-c.ready:
 			waiting = false
-		case <-c.qp.CommEst():
+		case <-c.commEst():
 			// The peer has begun to send: its RTU is late, or lost.
 			c.do(func(a *cm.Agent, now time.Duration, id cm.ID) error { return a.Established(now, id) })
 		case <-ctx.Done():

@@ -25,8 +25,8 @@ func (c *Conn) inquire() error {
 
 // needPD checks that address handles can be made for a shared queue pair.
 func (c *Conn) needPD() error {
-	if c.cfg.UseQP != nil && c.cfg.PD == nil {
-		return &roce.ConfigError{Field: "PD", Value: nil, Allowed: "the protection domain of UseQP is needed: the address handle is made in it"}
+	if (c.cfg.UseQP != nil || c.cfg.QPN != 0) && c.cfg.PD == nil {
+		return &roce.ConfigError{Field: "PD", Value: nil, Allowed: "the protection domain of the queue pair is needed: the address handle is made in it"}
 	}
 	c.pd = orPD(c.cfg.PD, c.pd)
 	return nil
@@ -74,14 +74,13 @@ func (c *Conn) established4UD() {
 func (c *Conn) announce(r *Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cfg.UseQP == nil || c.cfg.PD != nil {
-		c.pd = orPD(c.cfg.PD, c.pd)
+	if c.pd = orPD(c.cfg.PD, c.pd); c.pd != nil {
 		if err := c.handleTo(c.remote.Addr()); err != nil {
 			return err
 		}
 	}
 	c.private = r.private
-	rep := mad.SIDRREP{QPN: c.qp.Num(), QKey: c.qkey, PrivateData: c.cfg.PrivateData}
+	rep := mad.SIDRREP{QPN: c.qpn, QKey: c.qkey, PrivateData: c.cfg.PrivateData}
 	err := r.answer(func(a *cm.Agent, now time.Duration) error {
 		delete(r.b.m.owners, r.id)
 		return a.Answer(now, r.id, rep)

@@ -120,7 +120,7 @@ func (c *Conn) request() error {
 		AckTimeout: ackTimeout.Duration(), TrafficClass: cfg.TrafficClass,
 	}
 	req := mad.REQ{
-		ServiceID: cfg.PortSpace.ServiceID(c.remote.Port()), LocalQPN: c.qp.Num(), StartingPSN: c.qp.PSN(),
+		ServiceID: cfg.PortSpace.ServiceID(c.remote.Port()), LocalQPN: c.qpn, StartingPSN: c.psn,
 		ResponderResources: uint8(cfg.ResponderResources), InitiatorDepth: uint8(cfg.InitiatorDepth), FlowControl: cfg.FlowControl,
 		Transport: transports[cfg.QP.Type], RetryCount: uint8(cfg.RetryCount), RNRRetryCount: uint8(cfg.RNRRetryCount), SRQ: c.params.SRQ,
 		RemoteCMResponseTimeout: response, LocalCMResponseTimeout: response, MaxCMRetries: uint8(cfg.Retries), PathMTU: mtu,
@@ -166,15 +166,24 @@ func (c *Conn) replied(ev *cm.Event) {
 		return
 	}
 	p.ResponderResources = min(p.ResponderResources, int(rep.InitiatorDepth))
+	if c.qp == nil {
+		c.state = answered
+		close(c.ready)
+		c.tell(EventConnectResponse, nil, rep.PrivateData)
+		return
+	}
 	c.establish(func() error {
 		return c.do(func(a *cm.Agent, now time.Duration, id cm.ID) error { return a.SendRTU(now, id, nil) })
 	}, rep.PrivateData)
 }
 
 // rtr brings the queue pair to RTR. Each side says with which PSN the other one has
-// to begin (IBTA chapter 12, starting PSN): ours is that of PSN until we know what the peer wants.
+// to begin (IBTA chapter 12, starting PSN): ours is that of QP.PSN until we know what the peer wants.
 func (c *Conn) rtr(theirs ib.PSN) error {
-	ours := c.qp.PSN()
+	c.theirs = theirs
+	if c.qp == nil {
+		return nil
+	}
 	c.qp.SetPSN(theirs)
-	return c.qp.RTR(roce.Remote{Addr: c.remote.Addr(), QPN: c.destQPN, PSN: ours}, c.conn())
+	return c.qp.RTR(c.peer(), c.conn())
 }

@@ -49,8 +49,8 @@ func (c *Conn) note(t EventType, err error) {
 		return
 	}
 	attrs := []slog.Attr{slog.Any("local", c.local), slog.Any("remote", c.remote)}
-	if c.qp != nil {
-		attrs = append(attrs, slog.String("qpn", c.qp.Num().String()))
+	if c.qpn != 0 {
+		attrs = append(attrs, slog.String("qpn", c.qpn.String()))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.Any("error", err))

@@ -37,19 +37,20 @@ func MaxPrivateData(ps PortSpace) (dial, accept, reject, disconnect int) {
 type EventType uint8
 
 const (
-	EventConnectRequest EventType = 4
-	EventConnectError   EventType = 6
-	EventUnreachable    EventType = 7
-	EventRejected       EventType = 8
-	EventEstablished    EventType = 9
-	EventDisconnected   EventType = 10
-	EventDeviceRemoval  EventType = 11
-	EventMulticastJoin  EventType = 12
-	EventTimewaitExit   EventType = 15
+	EventConnectRequest  EventType = 4
+	EventConnectResponse EventType = 5
+	EventConnectError    EventType = 6
+	EventUnreachable     EventType = 7
+	EventRejected        EventType = 8
+	EventEstablished     EventType = 9
+	EventDisconnected    EventType = 10
+	EventDeviceRemoval   EventType = 11
+	EventMulticastJoin   EventType = 12
+	EventTimewaitExit    EventType = 15
 )
 
 var eventNames = map[EventType]string{
-	EventConnectRequest: "CONNECT_REQUEST", EventConnectError: "CONNECT_ERROR", EventUnreachable: "UNREACHABLE",
+	EventConnectRequest: "CONNECT_REQUEST", EventConnectResponse: "CONNECT_RESPONSE", EventConnectError: "CONNECT_ERROR", EventUnreachable: "UNREACHABLE",
 	EventRejected: "REJECTED", EventEstablished: "ESTABLISHED", EventDisconnected: "DISCONNECTED",
 	EventDeviceRemoval: "DEVICE_REMOVAL", EventMulticastJoin: "MULTICAST_JOIN", EventTimewaitExit: "TIMEWAIT_EXIT",
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/ib/mad"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/transport/cm"
@@ -22,12 +23,13 @@ type Request struct {
 	remote   netip.AddrPort
 	private  []byte
 	params   Params
+	psn      ib.PSN // which the peer begins with, if the program connects its queue pair
 	answered atomic.Bool
 }
 
 // newRequest reads a request. One that no rdma_cm would send is refused here: nil.
 func newRequest(b *binding, ev *cm.Event) *Request {
-	r := &Request{b: b, id: ev.ID, req: ev.REQ, local: netip.AddrPortFrom(b.dev.Addr(), b.l.port)}
+	r := &Request{b: b, id: ev.ID, req: ev.REQ, local: netip.AddrPortFrom(b.dev.Addr(), b.l.port), psn: randomPSN()}
 	if r.req != nil {
 		r.private = r.req.PrivateData
 		r.params = Params{
@@ -208,12 +210,14 @@ func (c *Conn) reply(r *Request) error {
 	c.params = r.params
 	c.params.ResponderResources, c.params.InitiatorDepth = c.cfg.ResponderResources, min(c.cfg.InitiatorDepth, r.params.InitiatorDepth)
 	c.destQPN, c.private = r.req.LocalQPN, r.private
-	ours := c.qp.PSN()
+	if c.qp == nil {
+		c.psn = r.psn // which Attr has told
+	}
 	if err := c.rtr(r.req.StartingPSN); err != nil {
 		return err
 	}
 	rep := mad.REP{
-		LocalQPN: c.qp.Num(), StartingPSN: ours, ResponderResources: uint8(c.params.ResponderResources),
+		LocalQPN: c.qpn, StartingPSN: c.psn, ResponderResources: uint8(c.params.ResponderResources),
 		InitiatorDepth: uint8(c.params.InitiatorDepth), FlowControl: c.cfg.FlowControl, RNRRetryCount: uint8(c.cfg.RNRRetryCount),
 		SRQ: c.cfg.QP.SRQ != nil, PrivateData: c.cfg.PrivateData,
 	}

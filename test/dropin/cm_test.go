@@ -62,6 +62,17 @@ func (p *started) meet(args ...string) string {
 	}
 }
 
+// A program of ours, testdata/cmqp.c, that connects queue pairs of its own with
+// rdma_init_qp_attr and rdma_establish.
+func TestOwnQP(t *testing.T) {
+	program := compile(t, "cmqp")
+	port := freePort(t)
+	s := server.start(t, program, server.addr, port, "server")
+	s.bound(server.addr)
+	contains(t, s.meet(program, server.addr, port), "^right\n$")
+	contains(t, s.wait(), "^right\n$")
+}
+
 // The programs of librdmacm: each ends well at both ends.
 func TestCM(t *testing.T) {
 	for _, c := range []struct {

@@ -129,16 +129,23 @@ func (s side) command(ctx context.Context, t *testing.T, args ...string) *exec.C
 	return c
 }
 
-// run runs a program to its end and returns its output, standard error included.
+// run runs a program to its good end and returns its output, standard error included.
 func (s side) run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := s.try(t, args...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// try is run to any end.
+func (s side) try(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	out, err := s.command(ctx, t, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
 // started is a program that runs.
@@ -166,10 +173,17 @@ func (s side) start(t *testing.T, args ...string) *started {
 // wait waits for the end of the program, which must be a good one.
 func (p *started) wait() string {
 	p.t.Helper()
-	if err := <-p.done; err != nil {
-		p.t.Fatalf("%s: %v\n%s", p.name, err, &p.out)
+	out, err := p.end()
+	if err != nil {
+		p.t.Fatalf("%s: %v\n%s", p.name, err, out)
 	}
-	return p.out.String()
+	return out
+}
+
+// end waits for the end of the program.
+func (p *started) end() (string, error) {
+	err := <-p.done
+	return p.out.String(), err
 }
 
 // freePort returns a TCP port that nobody listens on.

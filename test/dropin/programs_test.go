@@ -72,6 +72,28 @@ func TestXSRQ(t *testing.T) {
 	contains(t, b, "success")
 }
 
+// perftest plays a program of perftest. It measures the clock rate of the processor
+// before it reports, and gives up on a machine that is too busy for that: then it is
+// played again.
+func perftest(t *testing.T, args []string) string {
+	for range 5 {
+		port := freePort(t)
+		at := append(args[:len(args):len(args)], "-p", port)
+		s := server.start(t, at...)
+		s.listening(port)
+		out, err := client.try(t, append(at, server.addr)...)
+		atServer, serverErr := s.end()
+		if err == nil && serverErr == nil {
+			return out
+		}
+		if !strings.Contains(out+atServer, "Correlation coefficient r^2") {
+			t.Fatalf("%v, at the server %v\n%s\n%s", err, serverErr, out, atServer)
+		}
+	}
+	t.Fatal("perftest does not find out the clock rate of the processor")
+	return ""
+}
+
 // The programs of perftest, bandwidth and latency of all operations: all iterations
 // come to a result. Measurements are not judged.
 func TestPerftest(t *testing.T) {
@@ -97,8 +119,7 @@ func TestPerftest(t *testing.T) {
 	for _, args := range list {
 		t.Run(args, func(t *testing.T) {
 			needAll(t)
-			fields := strings.Fields(args)
-			_, out := both(t, fields...)
+			out := perftest(t, strings.Fields(args))
 			contains(t, out, `#bytes[^\n]*\n\s*\d+ +\d+ `)
 		})
 	}

@@ -7,4 +7,6 @@ dpkg:librdmacm-dev librdmacm-dev
 ibv_rc_pingpong ibverbs-utils
 ib_write_bw perftest
 mckey rdmacm-utils
+dpkg:rdma-core rdma-core
+dpkg:python3-pyverbs python3-pyverbs
 needs

@@ -8,16 +8,24 @@ import (
 	"testing"
 )
 
+// compile builds testdata/NAME.c with both libraries.
+func compile(t *testing.T, name string) string {
+	t.Helper()
+	dir := libraries(t)
+	program := filepath.Join(t.TempDir(), name)
+	build := exec.Command("gcc", "-Wall", "-O1", "-o", program, "testdata/"+name+".c",
+		filepath.Join(dir, "librdmacm.so.1"), filepath.Join(dir, "libibverbs.so.1"), "-lpthread")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
 // A program of ours, testdata/verbs.c: operations by both ways of posting with each
 // byte compared, refusals, forks before and after the device is opened, a thousand
 // signals a second, a device that is closed before its objects, an exit with all open.
 func TestVerbs(t *testing.T) {
-	dir := libraries(t)
-	program := filepath.Join(t.TempDir(), "verbs")
-	build := exec.Command("gcc", "-Wall", "-O1", "-o", program, "testdata/verbs.c", filepath.Join(dir, "libibverbs.so.1"))
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := compile(t, "verbs")
 	for _, mode := range []string{"ops", "fork", "signals", "close", "exit"} {
 		t.Run(mode, func(t *testing.T) { contains(t, client.run(t, program, mode), "^right\n$") })
 	}

@@ -97,6 +97,20 @@ static int fetch(struct cq *c)
 	return n;
 }
 
+void forget(struct ibv_cq *cq, uint32_t qp_num)
+{
+	if (!cq)
+		return;
+	struct cq *c = cq_of(cq);
+	lock(c);
+	unsigned kept = c->first;
+	for (unsigned i = kept; i < c->end; i++)
+		if (c->wcs[i].qp_num != qp_num)
+			c->wcs[kept++] = c->wcs[i];
+	c->end = kept;
+	unlock(c);
+}
+
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct cq *c = cq_of(cq);

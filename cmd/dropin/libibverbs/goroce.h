@@ -24,7 +24,8 @@
 	X(CreateQP) X(OpenQP) X(DestroyQP) X(ModifyQP) X(QueryQP) X(AttachMulticast) X(DetachMulticast) X(Doorbell) \
 	X(CreateSRQ) X(ModifySRQ) X(QuerySRQ) X(DestroySRQ) X(PostSRQ)                                            \
 	X(CMChannel) X(CMCloseChannel) X(CMCreate) X(CMAdopt) X(CMMigrate) X(CMTell) X(CMGetEvent) X(CMDestroy)   \
-	X(CMListen) X(CMConnect) X(CMAccept) X(CMReject) X(CMDisconnect) X(CMJoin) X(CMLeave)
+	X(CMListen) X(CMConnect) X(CMAccept) X(CMReject) X(CMDisconnect) X(CMJoin) X(CMLeave) \
+	X(CMAttr) X(CMEstablish) X(CMNotify)
 
 struct goroce_engine {
 #define X(name) __typeof__(goroce##name) *name;
@@ -139,6 +140,8 @@ void let_go(struct ibv_context *c);  /* ... less */
 void fill_ops(struct verbs_context *v);
 
 /* post.c */
+#define QP_EX_WITH_FLUSH (1 << 11) /* not in all headers that this is built with */
+#define QP_EX_WITH_ATOMIC_WRITE (1 << 12)
 int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
@@ -150,6 +153,7 @@ uint64_t builder_ops(enum ibv_qp_type type);
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int req_notify_cq(struct ibv_cq *cq, int solicited_only);
 struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
+void forget(struct ibv_cq *cq, uint32_t qp_num); /* the completions of a queue pair; cq may be NULL */
 int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 
 /* qp.c */

@@ -9,8 +9,6 @@ enum {
 	WR_FLUSH = 14,
 	WR_ATOMIC_WRITE = 15,
 };
-#define QP_EX_WITH_FLUSH (1 << 11)
-#define QP_EX_WITH_ATOMIC_WRITE (1 << 12)
 
 static struct qp *qp_of(struct ibv_qp *qp) { return container_of(qp, struct qp, ibv); }
 
@@ -143,6 +141,10 @@ static bool put_inline(struct qp *q, const struct slot *s, const void *data, siz
 	return true;
 }
 
+/* A window has rights of peers alone: to write locally is the region's, and programs
+ * name it all the same. */
+static unsigned window_access(unsigned access) { return access & ~(unsigned)IBV_ACCESS_LOCAL_WRITE; }
+
 static bool put_bind(struct goroce_send *w, const struct ibv_mw *mw, uint32_t key, const struct ibv_mw_bind_info *b)
 {
 	if (!mw || mw->type != IBV_MW_TYPE_2 || (b->length && !b->mr) || key >> 8 != mw->rkey >> 8)
@@ -151,7 +153,7 @@ static bool put_bind(struct goroce_send *w, const struct ibv_mw *mw, uint32_t ke
 	w->imm = b->mr ? b->mr->lkey : 0;
 	w->remote_addr = b->addr;
 	w->compare_add = b->length;
-	w->swap = b->mw_access_flags;
+	w->swap = window_access(b->mw_access_flags);
 	return true;
 }
 
@@ -236,10 +238,12 @@ int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ba
 int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct qp *q = qp_of(qp);
+	struct ibv_mw_bind b = *bind;
+	b.bind_info.mw_access_flags = window_access(b.bind_info.mw_access_flags);
 	pthread_mutex_lock(&q->send_lock);
 	int err = ready(q);
 	if (!err)
-		err = CALL(BindMW, qp->handle, mw->handle, bind->bind_info.mr ? bind->bind_info.mr->handle : 0, bind, &mw->rkey);
+		err = CALL(BindMW, qp->handle, mw->handle, b.bind_info.mr ? b.bind_info.mr->handle : 0, &b, &mw->rkey);
 	pthread_mutex_unlock(&q->send_lock);
 	return err;
 }

@@ -86,6 +86,8 @@ struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr
 	if (attr->qp_type == IBV_QPT_RAW_PACKET || attr->qp_type == IBV_QPT_DRIVER ||
 	    (builder && attr->send_ops_flags & ~builder_ops(attr->qp_type)))
 		return fail(EOPNOTSUPP);
+	if (builder && attr->send_ops_flags & QP_EX_WITH_ATOMIC_WRITE && attr->cap.max_inline_data < 8)
+		attr->cap.max_inline_data = 8; /* ibv_wr_atomic_write brings its data in the request */
 	/* The attributes begin as those of ibv_create_qp do. */
 	struct qp *q = create_qp(context, target ? NULL : attr->pd, target ? attr->xrcd : NULL, (struct ibv_qp_init_attr *)attr);
 	if (!q)
@@ -126,9 +128,14 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	if (mask & IBV_QP_RATE_LIMIT)
 		return EOPNOTSUPP;
 	int err = CALL(ModifyQP, qp->handle, attr, mask);
-	if (err == 0 && mask & IBV_QP_STATE)
-		qp->state = attr->qp_state;
-	return err;
+	if (err || !(mask & IBV_QP_STATE))
+		return err;
+	qp->state = attr->qp_state;
+	if (qp->state == IBV_QPS_RESET) {
+		forget(qp->send_cq, qp->qp_num);
+		forget(qp->recv_cq, qp->qp_num);
+	}
+	return 0;
 }
 
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)

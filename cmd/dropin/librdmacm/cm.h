@@ -37,6 +37,10 @@ struct cm_event {
 
 static inline struct cm_id *cm(struct rdma_cm_id *id) { return container_of(id, struct cm_id, id); }
 
+/* CM_CALL is CALL of an id: EINVAL when the engine does not know it, which it may not
+ * even be loaded for. */
+#define CM_CALL(name, c, ...) ((c)->handle ? CALL(name, (c)->handle, ##__VA_ARGS__) : EINVAL)
+
 /* done returns 0, or -1 with errno, for an errno. */
 static inline int done(int err) { return err ? failing(err) : 0; }
 

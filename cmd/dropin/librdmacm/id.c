@@ -372,8 +372,10 @@ static struct goroce_cm_param param_of(struct cm_id *id, struct rdma_conn_param 
 		c.initiator_depth = id->asked.initiator_depth;
 		c.private_len = 0;
 	}
+	c.qp_type = id->id.qp_type;
 	if (!p)
 		return c;
+	c.qp_num = p->qp_num;
 	if (p->private_data && p->private_data_len) {
 		c.private_data = p->private_data;
 		c.private_len = p->private_data_len;
@@ -388,28 +390,32 @@ static struct goroce_cm_param param_of(struct cm_id *id, struct rdma_conn_param 
 	return c;
 }
 
+/* A queue pair that the program has made without rdma_create_qp it also brings to RTS:
+ * the engine knows its number, of the parameters. */
+static uint32_t handle_of(struct ibv_qp *qp) { return qp ? qp->handle : 0; }
+
 int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)
 {
 	struct goroce_addr src, dst;
 	struct goroce_cm_param p = param_of(cm(id), param);
-	if (!id->qp)
-		return failing(EOPNOTSUPP); /* a queue pair of rdma_create_qp is needed */
+	if (!id->verbs)
+		return failing(EINVAL);
 	int err = get_addr(&src, &id->route.addr.src_addr);
 	if (!err)
 		err = get_addr(&dst, &id->route.addr.dst_addr);
 	if (!err)
 		err = known(cm(id));
 	if (!err)
-		err = CALL(CMConnect, cm(id)->handle, context_of(id->verbs)->handle, id->qp->handle, id->ps, &src, &dst, &p);
+		err = CALL(CMConnect, cm(id)->handle, context_of(id->verbs)->handle, handle_of(id->qp), id->ps, &src, &dst, &p);
 	return err ? failing(err) : complete(id);
 }
 
 int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 {
 	struct goroce_cm_param p = param_of(cm(id), param);
-	if (!id->qp)
-		return failing(EOPNOTSUPP);
-	int err = CALL(CMAccept, cm(id)->handle, context_of(id->verbs)->handle, id->qp->handle, id->ps, &p);
+	if (!id->verbs)
+		return failing(EINVAL);
+	int err = CM_CALL(CMAccept, cm(id), context_of(id->verbs)->handle, handle_of(id->qp), id->ps, &p);
 	if (err)
 		return failing(err);
 	/* A synchronous id waits for a connection; datagrams need none. */
@@ -418,7 +424,7 @@ int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 
 int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t len)
 {
-	return done(CALL(CMReject, cm(id)->handle, (void *)(uintptr_t)private_data, private_data ? len : 0));
+	return done(CM_CALL(CMReject, cm(id), (void *)(uintptr_t)private_data, private_data ? len : 0));
 }
 
 int rdma_disconnect(struct rdma_cm_id *id)
@@ -427,29 +433,48 @@ int rdma_disconnect(struct rdma_cm_id *id)
 		struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 		ibv_modify_qp(id->qp, &attr, IBV_QP_STATE); /* it fails only when there is no device any more */
 	}
-	int err = CALL(CMDisconnect, cm(id)->handle);
+	int err = CM_CALL(CMDisconnect, cm(id));
 	return err ? failing(err) : complete(id);
 }
 
-/* The peer's first packet is noticed without being told of. */
 int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
 {
-	(void)id;
-	return event == IBV_EVENT_COMM_EST ? 0 : failing(EINVAL);
+	return event == IBV_EVENT_COMM_EST ? done(CM_CALL(CMNotify, cm(id))) : failing(EINVAL);
 }
 
-/* Queue pairs that the program makes without rdma_create_qp, and brings to RTS by itself,
- * are not supported. */
 int rdma_establish(struct rdma_cm_id *id)
 {
-	(void)id;
-	return failing(EOPNOTSUPP);
+	if (id->qp) /* the engine has brought it to RTS, and told the peer */
+		return failing(EINVAL);
+	return done(CM_CALL(CMEstablish, cm(id)));
 }
 
+/* rdma_init_qp_attr tells the attributes by which a queue pair gets to attr->qp_state:
+ * to INIT without a peer, and for datagrams, as Linux drivers/infiniband/core/cma.c,
+ * cma_ib_init_qp_attr; else as cm.c, ib_cm_init_qp_attr. */
 int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
-	(void)id, (void)attr, (void)mask;
-	return failing(EOPNOTSUPP);
+	struct cm_id *c = cm(id);
+	enum ibv_qp_state state = attr->qp_state;
+	bool datagrams = id->qp_type == IBV_QPT_UD;
+	if (state == IBV_QPS_INIT || datagrams) {
+		memset(attr, 0, sizeof(*attr));
+		attr->qp_state = state;
+		attr->port_num = 1;
+		*mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+		if (datagrams) {
+			attr->qkey = RDMA_UDP_QKEY;
+			*mask |= IBV_QP_QKEY;
+			return 0;
+		}
+		*mask |= IBV_QP_ACCESS_FLAGS;
+		if (c->asked.type)
+			attr->qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+		if (c->asked.responder_resources)
+			attr->qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+		return 0;
+	}
+	return done(CM_CALL(CMAttr, c, attr, mask));
 }
 
 /* ECE: nothing to tell, as ibv_query_ece says. */
@@ -529,5 +554,5 @@ int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 {
 	struct goroce_addr group;
 	int err = get_addr(&group, addr);
-	return done(err ? err : CALL(CMLeave, cm(id)->handle, &group));
+	return done(err ? err : CM_CALL(CMLeave, cm(id), &group));
 }
