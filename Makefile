@@ -105,7 +105,7 @@ dropintest: ## all tests of the drop-in libraries, with programs of Debian's pac
 	ROCE_DROPIN=$(CURDIR)/build/dropin go test -count=1 -timeout 30m -v ./test/dropin -dropin.all
 
 build: ## build/roce, a static binary
-	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o build/roce ./cmd/roce
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -X main.version=$(VERSION)' -o build/roce ./cmd/roce
 
 package: build ## a Debian package in build/, with man pages, completions and licences; and what the Containerfile says, without an engine
 	packaging/check.sh "$$(packaging/deb.sh $(VERSION))"

@@ -14,6 +14,7 @@ for member in /usr/bin/roce /usr/share/man/man1/roce-dump.1.gz /usr/share/bash-c
 	/usr/lib/systemd/system/roce-serve.service /usr/share/doc/roce/{NOTICE,copyright,third-party-licences.txt.gz}; do
 	grep -q " \.$member\$" <<<"$contents" || { echo "$deb lacks $member"; exit 1; }
 done
+build/roce --version | grep -q "^roce $(dpkg-deb --field "$deb" Version), go" || { echo "build/roce has another version than $deb"; exit 1; }
 bash -n build/deb/usr/share/bash-completion/completions/roce
 if have lintian; then
 	lintian --fail-on error,warning "$deb"

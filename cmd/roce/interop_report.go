@@ -17,6 +17,7 @@ type interopReport struct {
 	Label      string         `json:"label,omitempty"`
 	Peer       string         `json:"peer_addr"`
 	Local      string         `json:"local_addr"`
+	Version    string         `json:"version"` // of roce
 	Began      time.Time      `json:"began"`
 	Kinds      []string       `json:"peers"` // what was tested there: serve, rping, perftest
 	Passed     int            `json:"passed"`
@@ -123,7 +124,7 @@ func (r *interopReport) print(w io.Writer) {
 	if r.Label != "" {
 		fmt.Fprintln(w, r.Label)
 	}
-	fmt.Fprintf(w, "%s (%s) from %s, %s\n", r.Host, r.Peer, r.Local, r.Began.Format(time.RFC3339))
+	fmt.Fprintf(w, "%s (%s) from %s, %s, roce %s\n", r.Host, r.Peer, r.Local, r.Began.Format(time.RFC3339), r.Version)
 	fmt.Fprintf(w, "%-8s %-4s %-9s %-4s %-11s %-14s\n", "peer", "", "operation", "by", "fault", "result")
 	for _, row := range r.Rows() {
 		fmt.Fprintf(w, "%-8s %-4s %-9s %-4s %-11s %s", row.Peer, row.Transport, row.Operation, row.By, row.Fault, row.Result())

@@ -142,7 +142,7 @@ func (r *interopRun) begin(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	r.report = interopReport{Host: r.o.host, Label: r.o.label, Peer: r.peer.String(), Local: r.local.String(), Began: time.Now().UTC().Truncate(time.Second), Kinds: r.kinds, began: time.Now()}
+	r.report = interopReport{Host: r.o.host, Label: r.o.label, Peer: r.peer.String(), Local: r.local.String(), Version: versionText(), Began: time.Now().UTC().Truncate(time.Second), Kinds: r.kinds, began: time.Now()}
 	return nil
 }
 

@@ -79,7 +79,7 @@ func TestInterop(t *testing.T) {
 		cells[].rule string
 		cells[].result string
 		cells[].seconds number
-	`)
+		version string`)
 	r := interopJSON(t, o)
 	tried := map[string]bool{}
 	for _, c := range r.Cells {

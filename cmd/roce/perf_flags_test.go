@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -80,6 +81,25 @@ func TestPerfLocal(t *testing.T) {
 	}
 	if o := newWorld(t).run("perf", "write_bw", "--local", "--addr", "198.51.100.7"); o.status != 1 || !strings.Contains(o.err, "not one of this machine's") {
 		t.Errorf("%+v", o)
+	}
+}
+
+// On a terminal a long test shows that it goes on, and its table is as it is elsewhere.
+func TestPerfProgress(t *testing.T) {
+	w := newWorld(t)
+	a, out, errs := w.app()
+	a.progress = true
+	if status := a.run(t.Context(), strings.Fields("perf write_bw --local -D 2")); status != 0 {
+		t.Fatalf("exit status %d: %s", status, errs)
+	}
+	if want := regexp.MustCompile(`\r\x1b\[Kwrite_bw, 65536 bytes: [0-9.]+ of 2 s, [0-9.]+ Gbit/s on the wire\r`); !want.MatchString(errs.String()) {
+		t.Errorf("shown is %q", errs)
+	}
+	if !strings.HasSuffix(errs.String(), "\r\x1b[K") {
+		t.Errorf("the line stays: %q", errs)
+	}
+	if rows := perfRow.FindAllString(out.String(), -1); len(rows) != 1 || strings.Contains(out.String(), "\x1b") {
+		t.Errorf("the table is\n%s", out)
 	}
 }
 

@@ -66,7 +66,6 @@ func (a *app) perf(ctx context.Context, o *perfOptions, listening chan<- uint16)
 	if err == nil {
 		err = r.finish(watched)
 	}
-	r.app.status("")
 	if err != nil {
 		return r.explain(err)
 	}
@@ -208,33 +207,13 @@ func (r *perfRun) measure(ctx context.Context) error {
 		return err
 	}
 	for _, size := range r.o.sizes() {
-		r.app.status("%s, %d bytes", r.o.test.name, size)
-		b, err := r.newBench(size)
+		res, err := r.measureSize(ctx, size)
 		if err != nil {
 			return err
 		}
-		if b == nil {
+		if res == nil {
 			return nil // a server that only waits
 		}
-		r.check.beforeSize(r, size)
-		if r.o.test.sends() || r.o.both {
-			if err := r.meetPeer(ctx); err != nil { // its receives are posted
-				return err
-			}
-		}
-		res, err := b.run(ctx)
-		if err != nil {
-			return err
-		}
-		if err := r.check.afterSize(ctx, r, b, size); err != nil {
-			return err
-		}
-		if r.o.both {
-			if err := r.addPeers(ctx, res.(*throughput)); err != nil {
-				return err
-			}
-		}
-		r.app.status("")
 		r.add(res)
 		if r.o.test.sends() && !r.o.test.latency && r.o.all {
 			if err := r.meetPeer(ctx); err != nil {
@@ -243,6 +222,30 @@ func (r *perfRun) measure(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// measureSize measures one size; a server that the client needs nothing from has no
+// result.
+func (r *perfRun) measureSize(ctx context.Context, size int) (perfResult, error) {
+	defer r.showProgress(size)()
+	b, err := r.newBench(size)
+	if b == nil || err != nil {
+		return nil, err
+	}
+	r.check.beforeSize(r, size)
+	if r.o.test.sends() || r.o.both {
+		if err := r.meetPeer(ctx); err != nil { // its receives are posted
+			return nil, err
+		}
+	}
+	res, err := b.run(ctx)
+	if err == nil {
+		err = r.check.afterSize(ctx, r, b, size)
+	}
+	if err == nil && r.o.both {
+		err = r.addPeers(ctx, res.(*throughput))
+	}
+	return res, err
 }
 
 // meetPeer waits until the peer is where we are.
@@ -278,7 +281,10 @@ func (r *perfRun) finish(ctx context.Context) error {
 	case t.hangsUp:
 		return nil
 	case !t.sends() && !t.latency && !r.o.both:
-		if err := r.meetPeer(ctx); err != nil {
+		hide := r.showProgress(r.o.size)
+		err := r.meetPeer(ctx)
+		hide()
+		if err != nil {
 			return err
 		}
 		var mine perftest.Report

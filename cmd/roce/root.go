@@ -90,6 +90,7 @@ func (a *app) command() *cobra.Command {
 a kernel module, without an RDMA device and without privileges.
 
 Exit status: 0 success, 1 failure, 2 wrong usage.`,
+		Version:       versionText(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -104,6 +105,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 			return usagef(cmd, "no command given")
 		},
 	}
+	root.SetVersionTemplate("roce {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })

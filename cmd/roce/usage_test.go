@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +179,15 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 		})
+	}
+}
+
+// The version names the build.
+func TestVersion(t *testing.T) {
+	o := newWorld(t).run("--version")
+	o.want(t, "--version", 0)
+	if want := regexp.MustCompile(`^roce \S+, go1\.\d+\S* ` + runtime.GOOS + "/" + runtime.GOARCH + "\n$"); !want.MatchString(o.out) || o.err != "" {
+		t.Errorf("%q %q", o.out, o.err)
 	}
 }
 
