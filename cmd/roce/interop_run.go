@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,32 +138,42 @@ func (r *interopRun) begin(ctx context.Context) (err error) {
 			r.o.mtus = append(r.o.mtus, m)
 		}
 	}
-	if r.kinds = r.o.peers; r.kinds == nil {
-		if r.kinds, err = r.ask(ctx); err != nil {
-			return err
+	if r.o.html != "" { // before all that it is to tell of
+		page, err := os.OpenFile(r.o.html, os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			return fmt.Errorf("cannot write the report: %w", err)
 		}
+		page.Close()
+	}
+	if r.kinds, err = r.ask(ctx); err != nil {
+		return err
 	}
 	r.report = interopReport{Host: r.o.host, Label: r.o.label, Peer: r.peer.String(), Local: r.local.String(), Version: versionText(), Began: time.Now().UTC().Truncate(time.Second), Kinds: r.kinds, began: time.Now()}
 	return nil
 }
 
-// ask finds out what runs at the peer.
+// ask finds out what runs at the peer. What --peer names has to be there; perftest, which
+// comes and goes, is looked for cell by cell then.
 func (r *interopRun) ask(ctx context.Context) (kinds []string, err error) {
-	dev, err := r.app.open(roce.Config{Addr: r.local})
+	if wanted := r.o.peers; wanted != nil {
+		if !slices.ContainsFunc(wanted, func(kind string) bool { return kind != peerPerftest }) {
+			return wanted, nil
+		}
+		kinds, cmErr, err := r.askCM(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, kind := range wanted {
+			if kind != peerPerftest && !slices.Contains(kinds, kind) {
+				return nil, r.missing(kind, cmErr)
+			}
+		}
+		return wanted, nil
+	}
+	kinds, cmErr, err := r.askCM(ctx)
 	if err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeout(ctx, r.o.timeout)
-	defer cancel()
-	conn, cmErr := rdmacm.Dial(limited, net.JoinHostPort(r.peer.String(), strconv.Itoa(int(r.o.port))), rdmacm.Config{Device: dev, PrivateData: mirror.Hello()})
-	if cmErr == nil {
-		kinds = []string{peerRping}
-		if _, ok := mirror.ParseRoom(conn.PrivateData()); ok {
-			kinds = []string{peerServe, peerRping} // it serves both
-		}
-		conn.Disconnect(limited, nil) // it has answered
-	}
-	dev.Close()
 	d := net.Dialer{Timeout: min(r.o.timeout, 2*time.Second)}
 	tcp, tcpErr := d.DialContext(ctx, "tcp", net.JoinHostPort(r.peer.String(), strconv.Itoa(int(r.o.tcpPort))))
 	if tcpErr == nil {
@@ -178,6 +189,40 @@ func (r *interopRun) ask(ctx context.Context) (kinds []string, err error) {
 			r.peer, r.o.port, oneLine(cmErr), r.o.tcpPort, r.peer, r.o.host)
 	}
 	return kinds, nil
+}
+
+// askCM finds out what answers at the port of rdma_cm: nothing, for the reason cmErr,
+// rping, or what serves both. The error is that of our side.
+func (r *interopRun) askCM(ctx context.Context) (kinds []string, cmErr, err error) {
+	dev, err := r.app.open(roce.Config{Addr: r.local})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer dev.Close()
+	limited, cancel := context.WithTimeout(ctx, r.o.timeout)
+	defer cancel()
+	conn, cmErr := rdmacm.Dial(limited, net.JoinHostPort(r.peer.String(), strconv.Itoa(int(r.o.port))), rdmacm.Config{Device: dev, PrivateData: mirror.Hello()})
+	if cmErr != nil {
+		return nil, cmErr, ctx.Err()
+	}
+	kinds = []string{peerRping}
+	if _, ok := mirror.ParseRoom(conn.PrivateData()); ok {
+		kinds = []string{peerServe, peerRping}
+	}
+	conn.Disconnect(limited, nil) // it has answered
+	return kinds, nil, nil
+}
+
+// missing says how to start what --peer names.
+func (r *interopRun) missing(kind string, cmErr error) error {
+	how := "rping -s -P -S 65535"
+	if kind == peerServe {
+		how = fmt.Sprintf("roce serve --addr %v", r.peer)
+	}
+	if cmErr == nil {
+		return fmt.Errorf("what answers at %v on port %d of rdma_cm is not 'roce serve': start that there ('%s'), or leave --peer out to test what there is", r.peer, r.o.port, how)
+	}
+	return fmt.Errorf("nothing at %v answers on port %d of rdma_cm (%s): start '%s' there, and see 'roce doctor %s'", r.peer, r.o.port, oneLine(cmErr), how, r.o.host)
 }
 
 // test tries all that a kind of peer offers.

@@ -197,6 +197,11 @@ func TestInteropRping(t *testing.T) {
 	if !slices.Equal(r.Kinds, []string{peerRping}) || r.Failed > 0 || r.Passed < 20 || r.NotOffered == 0 {
 		t.Errorf("found %v, passed %d failed %d not offered %d", r.Kinds, r.Passed, r.Failed, r.NotOffered)
 	}
+	o := w.run("interop", "--peer", "serve", "127.0.0.1")
+	o.want(t, "rping instead of serve", 1)
+	if !strings.Contains(o.err, "is not 'roce serve'") || !strings.Contains(o.err, "leave --peer out") {
+		t.Errorf("error %q", o.err)
+	}
 	cancel()
 	<-done
 }
@@ -252,6 +257,16 @@ func TestInteropSilence(t *testing.T) {
 		if !strings.Contains(o.err, want) {
 			t.Errorf("%q is not in %s", want, o.err)
 		}
+	}
+	for peer, start := range map[string]string{"serve": "'roce serve --addr 127.0.0.1'", "rping,perftest": "'rping -s -P -S 65535'"} {
+		o := w.run("interop", "--peer", peer, "--timeout", "300ms", "127.0.0.1")
+		o.want(t, "no "+peer+" there", 1)
+		if !strings.Contains(o.err, "nothing at 127.0.0.1 answers on port 7174 of rdma_cm") || !strings.Contains(o.err, start) || !strings.Contains(o.err, "roce doctor 127.0.0.1") {
+			t.Errorf("error %q", o.err)
+		}
+	}
+	if o := w.run("interop", "--peer", "serve", "--html", "/nonexistent/x.html", "127.0.0.1"); o.status != 1 || !strings.Contains(o.err, "cannot write the report: open /nonexistent/x.html") {
+		t.Errorf("%+v", o)
 	}
 	defer w.serving("--addr", "127.0.0.1")()
 	ctx, cancel := withCancel(t)

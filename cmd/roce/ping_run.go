@@ -274,7 +274,7 @@ func (a *app) pingServer(ctx context.Context, o *pingOptions, r *pingResult) err
 		r.Pings, err = a.serveClient(ctx, o, req)
 		return err
 	}
-	return a.serveClients(ctx, l, &room{limit: math.MaxInt}, func(ctx context.Context, req *rdmacm.Request) error {
+	return a.serveClients(ctx, l, &room{limit: math.MaxInt}, a.plainJournal, func(ctx context.Context, req *rdmacm.Request) error {
 		_, err := a.serveClient(ctx, o, req)
 		return err
 	})
@@ -286,8 +286,9 @@ type room struct {
 	busy  atomic.Int64
 }
 
-// serveClients serves all that come, while there is room, until ctx ends.
-func (a *app) serveClients(ctx context.Context, l *rdmacm.Listener, r *room, serve func(context.Context, *rdmacm.Request) error) error {
+// serveClients serves all that come, while there is room, until ctx ends; the journal is
+// told of errors.
+func (a *app) serveClients(ctx context.Context, l *rdmacm.Listener, r *room, journal clientJournal, serve func(context.Context, *rdmacm.Request) error) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -303,7 +304,7 @@ func (a *app) serveClients(ctx context.Context, l *rdmacm.Listener, r *room, ser
 		all.Go(func() {
 			defer r.busy.Add(-1)
 			if err := serve(ctx, req); err != nil && ctx.Err() == nil {
-				fmt.Fprintf(a.stderr, "roce: client %v: %s\n", req.RemoteAddr(), oneLine(err))
+				journal(req.RemoteAddr(), oneLine(err))
 			}
 		})
 	}

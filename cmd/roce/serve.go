@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/goroce/goroce/cmd/roce/internal/echo"
@@ -24,6 +25,7 @@ type serveOptions struct {
 	clients int
 	allow   []netip.Prefix
 	timeout time.Duration
+	json    bool
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -82,24 +84,24 @@ Exit status: 0 interrupted, 1 failure, 2 wrong usage.`,
 	f.IntVar(&o.clients, "clients", 16, "so many connections at a time; others are rejected")
 	f.StringSliceVar(&allow, "allow", nil, "networks whose hosts are answered, such as 10.0.0.0/24 (default: all); may be repeated")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "end a connection on which nothing comes for this long")
+	f.BoolVar(&o.json, "json", false, "print lines of JSON: that it serves, and what has ended clients' connections")
 	return cmd
 }
 
 // serve answers until ctx ends.
 func (a *app) serve(ctx context.Context, o *serveOptions) error {
-	addr := o.addr
-	if !addr.IsValid() {
+	if !o.addr.IsValid() {
 		var err error
-		if addr, err = firstAddr(); err != nil {
+		if o.addr, err = firstAddr(); err != nil {
 			return err
 		}
 	}
-	dev, err := a.open(roce.Config{Addr: addr, AllowPeers: o.allow, Wrap: func(b netio.Backend) netio.Backend { return echo.Serve(b, o.allow) }})
+	dev, err := a.open(roce.Config{Addr: o.addr, AllowPeers: o.allow, Wrap: func(b netio.Backend) netio.Backend { return echo.Serve(b, o.allow) }})
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
-	at := net.JoinHostPort(addr.String(), strconv.Itoa(int(o.port)))
+	at := net.JoinHostPort(o.addr.String(), strconv.Itoa(int(o.port)))
 	connections, err := rdmacm.Listen(at, rdmacm.ListenConfig{PortSpace: rdmacm.TCP, Device: dev})
 	if err != nil {
 		return err
@@ -110,20 +112,22 @@ func (a *app) serve(ctx context.Context, o *serveOptions) error {
 		return err
 	}
 	defer datagrams.Close()
-	fmt.Fprintf(a.stdout, "serving at %v\n", addr)
+	if o.json {
+		o.say(a, serveLine{Event: "serving"})
+	} else {
+		fmt.Fprintf(a.stdout, "serving at %v\n", o.addr)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	go a.wrongClients(ctx, dev)
+	journal := o.journal(a)
 	clients := &room{limit: int64(o.clients)}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		cancel(a.serveClients(ctx, datagrams, clients, o.serveDatagrams))
-	}()
+	var others sync.WaitGroup
+	others.Go(func() { wrongClients(ctx, dev, journal) })
+	others.Go(func() { cancel(a.serveClients(ctx, datagrams, clients, journal, o.serveDatagrams)) })
 	defer func() {
 		cancel(nil)
-		<-done
+		others.Wait()
 	}()
-	err = a.serveClients(ctx, connections, clients, func(ctx context.Context, req *rdmacm.Request) error { return a.serveConnection(ctx, o, req) })
+	err = a.serveClients(ctx, connections, clients, journal, func(ctx context.Context, req *rdmacm.Request) error { return a.serveConnection(ctx, o, req) })
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}

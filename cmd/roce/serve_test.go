@@ -45,29 +45,53 @@ func TestServe(t *testing.T) {
 	stop().want(t, "serve", 0)
 }
 
+// misbehave has a client of serve name memory that it has no key of, as its first request.
+func (w *world) misbehave(server, from string) {
+	w.t.Helper()
+	c, err := rdmacm.Dial(w.t.Context(), server+":7174", rdmacm.Config{Device: w.device(from)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	mr, err := c.PD().RegisterMR(make([]byte, 8), roce.LocalWrite)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := c.QP().PostSend(roce.SendWR{Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{mr.SGE(0, 8)}, RKey: 0xbad}); err != nil {
+		w.t.Fatal(err)
+	}
+	<-c.Done() // the server has let it go
+}
+
 // What ended a client's connection is in the server's journal, also when its first
 // request was wrong, and the server serves on.
 func TestServeNamesMistakes(t *testing.T) {
 	w := newWorld(t)
 	stop := w.serving("--addr", "127.0.0.1")
-	dev := w.device("127.0.0.2")
-	c, err := rdmacm.Dial(t.Context(), "127.0.0.1:7174", rdmacm.Config{Device: dev})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mr, err := c.PD().RegisterMR(make([]byte, 8), roce.LocalWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.QP().PostSend(roce.SendWR{Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{mr.SGE(0, 8)}, RKey: 0xbad}); err != nil {
-		t.Fatal(err)
-	}
-	<-c.Done() // the server has let it go
+	w.misbehave("127.0.0.1", "127.0.0.2")
 	w.run("ping", "-c", "-a", "127.0.0.1", "-I", "127.0.0.3", "-C", "1").want(t, "ping", 0)
 	o := stop()
 	o.want(t, "serve", 0)
-	if n := strings.Count(o.err, "\n"); n != 1 || !strings.HasPrefix(o.err, "roce: client 127.0.0.2 named memory that it may not use: its connection is over (local access violation work queue error, queue pair 0x") {
+	if n := strings.Count(o.err, "\n"); n != 1 || !strings.HasPrefix(o.err, "roce: client 127.0.0.2: it named memory that it may not use: its connection is over (local access violation work queue error, queue pair 0x") {
 		t.Errorf("the journal is\n%s", o.err)
+	}
+}
+
+// With --json the journal is lines of JSON.
+func TestServeJSON(t *testing.T) {
+	w := newWorld(t)
+	stop := w.serving("--addr", "127.0.0.1", "--json")
+	w.misbehave("127.0.0.1", "127.0.0.2")
+	w.run("ping", "-c", "-a", "127.0.0.1", "-I", "127.0.0.3", "-C", "1").want(t, "ping", 0)
+	o := stop()
+	o.want(t, "serve", 0)
+	lines := strings.SplitAfter(o.out, "\n")
+	if len(lines) != 3 || o.err != "" {
+		t.Fatalf("printed %q and %q", o.out, o.err)
+	}
+	wantSchema(t, schema(t, lines[0]), "time string\nevent string\naddr string")
+	wantSchema(t, schema(t, lines[1]), "time string\nevent string\naddr string\nclient string\nerror string")
+	if !strings.Contains(lines[0], `"event":"serving","addr":"127.0.0.1"`) || !strings.Contains(lines[1], `"event":"client_error","addr":"127.0.0.1","client":"127.0.0.2","error":"it named memory`) {
+		t.Errorf("printed\n%s", o.out)
 	}
 }
 

@@ -141,7 +141,7 @@ func (d *statDevice) rate(before statDevice) {
 // nobody listens at any more is left out.
 func readStats(dir string) ([]statDevice, error) {
 	if _, err := os.Stat(dir); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: --dir, or %s, names the directory in which programs have their sockets", err, statEnv)
 	}
 	names, err := filepath.Glob(filepath.Join(dir, "*-*-*.sock"))
 	if err != nil {
