@@ -13,6 +13,16 @@ import (
 
 func listenUDP(cfg UDPConfig) (Backend, error) { return openPortable(cfg) }
 
+// listenQueues opens one socket for all: how sockets of one address share what comes
+// differs from system to system.
+func listenQueues(cfg UDPConfig, n int) ([]Backend, error) {
+	b, err := listenUDP(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return Queues(b, n), nil
+}
+
 // explainListen turns an error of bind into one that says what is in the way.
 func explainListen(addr netip.AddrPort, err error) error {
 	e := &ListenError{Addr: addr, Err: err, Why: err.Error()}

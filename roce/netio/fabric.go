@@ -14,7 +14,6 @@ const (
 	fabricSegments = 64
 	fabricRecv     = 1 << 20
 	fabricMTU      = 9000
-	fabricCharge   = 128 // bytes of bookkeeping that each queued run is charged
 )
 
 // Fabric is a network in memory. It delivers at once and in order, keeps the IPv4
@@ -66,6 +65,7 @@ func (f *Fabric) Open(addr netip.AddrPort) (Backend, error) {
 			Name:        "fabric " + addr.String(),
 		},
 	}
+	e.in.room = e.caps.RecvBuffer
 	f.ends[addr] = e
 	return e, nil
 }
@@ -77,8 +77,7 @@ func orDefault(v, def int) int {
 	return v
 }
 
-// fabricEnd is one backend on a fabric. Its receive buffer is a ring of bytes and
-// a ring of entries that describe pieces of it.
+// fabricEnd is one backend on a fabric.
 type fabricEnd struct {
 	f    *Fabric
 	addr netip.AddrPort
@@ -88,23 +87,7 @@ type fabricEnd struct {
 
 	mu     sync.Mutex
 	closed bool
-	ring   []byte
-	head   uint64 // position after the last byte in use; modulo len(ring)
-	tail   uint64 // position of the first byte in use
-	q      []fabricEntry
-	first  int // index of the oldest entry
-	n      int // entries in use
-	lent   int // of these, handed out by the last Recv
-}
-
-type fabricEntry struct {
-	src  netip.AddrPort
-	dst  netip.AddrPort
-	tos  uint8
-	seg  int
-	off  int    // of the bytes in the ring
-	size int    // bytes
-	end  uint64 // position up to which the ring is free once this entry is
+	in     inbox // the receive buffer
 }
 
 func (e *fabricEnd) Caps() Caps                { return e.caps }
@@ -223,51 +206,18 @@ func (e *fabricEnd) deliver(src netip.AddrPort, r *Run, n int) {
 	if e.closed {
 		return
 	}
-	off, ok := e.reserve(len(r.Buf))
-	if !ok {
-		e.c.add(RxOverflow, n)
-		return
-	}
-	copy(e.ring[off:], r.Buf)
-	if e.n == len(e.q) {
-		e.growQueue()
-	}
 	seg := r.SegSize
 	if n == 1 {
 		seg = 0
 	}
-	e.q[(e.first+e.n)%len(e.q)] = fabricEntry{src: src, dst: r.Dst, tos: r.TOS, seg: seg, off: off, size: len(r.Buf), end: e.head}
-	e.n++
-	if e.n-e.lent == 1 {
+	// The Identifications of a run count from 0.
+	if !e.in.put(&Received{Src: src, Dst: r.Dst, TOS: r.TOS, SegSize: seg, IDKnown: true, Buf: r.Buf}) {
+		e.c.add(RxOverflow, n)
+		return
+	}
+	if e.in.waiting() == 1 {
 		e.w.signal()
 	}
-}
-
-// reserve takes size contiguous bytes of the ring and moves head behind them.
-func (e *fabricEnd) reserve(size int) (off int, ok bool) {
-	if e.ring == nil {
-		e.ring = make([]byte, e.caps.RecvBuffer)
-	}
-	total := uint64(len(e.ring))
-	pos := e.head % total
-	need := uint64(size + fabricCharge)
-	if pos+need > total { // does not fit before the end: start over
-		need += total - pos
-		pos = 0
-	}
-	if e.head-e.tail+need > total {
-		return 0, false
-	}
-	e.head += need
-	return int(pos), true
-}
-
-func (e *fabricEnd) growQueue() {
-	q := make([]fabricEntry, max(64, 2*len(e.q)))
-	for i := range e.n {
-		q[i] = e.q[(e.first+i)%len(e.q)]
-	}
-	e.q, e.first = q, 0
 }
 
 func (e *fabricEnd) Recv(_ time.Duration, dst []Received) (int, error) {
@@ -276,34 +226,15 @@ func (e *fabricEnd) Recv(_ time.Duration, dst []Received) (int, error) {
 	if e.closed {
 		return 0, errClosed(e.addr)
 	}
-	e.release()
-	n := min(len(dst), e.n)
-	for i := range n {
-		it := &e.q[(e.first+i)%len(e.q)]
-		dst[i] = Received{
-			Src: it.src, Dst: it.dst, TOS: it.tos, SegSize: it.seg,
-			IDKnown: true, // a run counts from 0
-			Buf:     e.ring[it.off : it.off+it.size : it.off+it.size],
-		}
+	n := e.in.take(dst)
+	for i := range dst[:n] {
 		e.c.add(RxPackets, dst[i].Segments())
-		e.c.add(RxBytes, it.size)
+		e.c.add(RxBytes, len(dst[i].Buf))
 	}
 	if n > 0 {
 		e.c.add(RxCalls, 1)
 	}
-	e.lent = n
 	return n, nil
-}
-
-// release frees what the last Recv handed out.
-func (e *fabricEnd) release() {
-	if e.lent == 0 {
-		return
-	}
-	e.tail = e.q[(e.first+e.lent-1)%len(e.q)].end
-	e.first = (e.first + e.lent) % len(e.q)
-	e.n -= e.lent
-	e.lent = 0
 }
 
 // Wait never has to wait for room: a fabric takes or drops everything.
@@ -321,7 +252,7 @@ func (e *fabricEnd) Wait(timeout time.Duration, write bool) error {
 func (e *fabricEnd) waitOver() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.closed || e.n > e.lent
+	return e.closed || e.in.waiting() > 0
 }
 
 func (e *fabricEnd) isClosed() bool {
@@ -334,7 +265,7 @@ func (e *fabricEnd) Close() error {
 	e.mu.Lock()
 	closed := e.closed
 	e.closed = true
-	e.ring, e.q, e.n, e.lent = nil, nil, 0, 0
+	e.in = inbox{}
 	e.mu.Unlock()
 	if closed {
 		return errClosed(e.addr)

@@ -48,8 +48,36 @@ func kinds() []kind {
 			}
 			ks = append(ks, kind{name, func(t *testing.T) pair { return udpPair(t, v6, c) }})
 		}
+		name := "udp4-queues"
+		if v6 {
+			name = "udp6-queues"
+		}
+		ks = append(ks, kind{name, func(t *testing.T) pair { return queuesPair(t, v6) }})
 	}
 	return ks
+}
+
+// queuesPair opens four sockets on either address, and returns those that receive what
+// newPacket makes.
+func queuesPair(t *testing.T, v6 bool) (p pair) {
+	const n = 4
+	for i, b := range []*Backend{&p.a, &p.b} {
+		addr := ownAddr(t, i)
+		if v6 {
+			addr = freePort(t, "::1")
+		}
+		all, err := ListenQueues(UDPConfig{Addr: addr}, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*b = all[QueueOf(0x123456, n)]
+		t.Cleanup(func() {
+			for _, q := range all {
+				q.Close()
+			}
+		})
+	}
+	return p
 }
 
 func openFabricPair(t *testing.T) pair {

@@ -27,6 +27,8 @@ const (
 	RxBytes                    // their bytes, without IP and UDP headers
 	RxOverflow                 // packets dropped because the receive buffer was full
 	RxTruncated                // datagrams dropped because they were longer than any RoCE packet
+	RxPassed                   // packets that came by another queue of the same address
+	RxPassDropped              // ... and were dropped, because too many waited
 	RxError                    // errors that receiving reported
 	ICMPErrors                 // errors that the network or this host reported for packets sent earlier
 	FaultDrop                  // packets lost on purpose
@@ -45,7 +47,7 @@ const (
 var statNames = [NumStats]string{
 	"tx_calls", "tx_runs", "tx_packets", "tx_bytes", "tx_would_block", "tx_nobufs", "tx_refused", "tx_unreachable",
 	"tx_too_big", "tx_error", "tx_resealed", "tx_port_failed", "gso_off",
-	"rx_calls", "rx_packets", "rx_bytes", "rx_overflow", "rx_truncated", "rx_error", "icmp_errors",
+	"rx_calls", "rx_packets", "rx_bytes", "rx_overflow", "rx_truncated", "rx_passed", "rx_pass_dropped", "rx_error", "icmp_errors",
 	"fault_drop", "fault_duplicate", "fault_reorder", "fault_delay", "fault_corrupt", "fault_ce", "fault_edit", "fault_overflow",
 	"tap_packets", "tap_dropped",
 }

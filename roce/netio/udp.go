@@ -28,6 +28,8 @@ type UDPConfig struct {
 	RecvBuffer, SendBuffer int
 	// Portable uses package net alone, as on systems other than Linux.
 	Portable bool
+
+	joins bool // other sockets have the same ports
 }
 
 // ListenUDP opens an unconnected UDP socket for RoCEv2. It needs no privileges.
@@ -38,9 +40,26 @@ type UDPConfig struct {
 // Identification is the system's choice, and IPv4 peers that check the ICRC
 // against the IP header may refuse what it sends; IPv6 has none.
 func ListenUDP(cfg UDPConfig) (Backend, error) {
+	cfg, err := cfg.filled()
+	if err != nil {
+		return nil, err
+	}
+	return listen(cfg)
+}
+
+// listen opens the socket of a configuration with defaults in place.
+func listen(cfg UDPConfig) (Backend, error) {
+	if cfg.Portable {
+		return listenPortable(cfg)
+	}
+	return listenUDP(cfg)
+}
+
+// filled returns the configuration with defaults in place. The error is a *ListenError.
+func (cfg UDPConfig) filled() (UDPConfig, error) {
 	cfg.Addr = concrete(cfg.Addr)
 	if why := unusable(cfg.Addr); why != "" {
-		return nil, &ListenError{Addr: cfg.Addr, Why: why}
+		return cfg, &ListenError{Addr: cfg.Addr, Why: why}
 	}
 	if cfg.RecvBuffer <= 0 {
 		cfg.RecvBuffer = 8 << 20
@@ -48,10 +67,7 @@ func ListenUDP(cfg UDPConfig) (Backend, error) {
 	if cfg.SendBuffer <= 0 {
 		cfg.SendBuffer = 4 << 20
 	}
-	if cfg.Portable {
-		return listenPortable(cfg)
-	}
-	return listenUDP(cfg)
+	return cfg, nil
 }
 
 // ListenError says why an address could not be opened. It wraps the system's error,

@@ -121,6 +121,9 @@ func (u *udp) socket(port uint16) (int, error) {
 			{unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1},
 		}
 	}
+	if u.cfg.joins {
+		options = append(options, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
+	}
 	for _, o := range options {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
 			unix.Close(fd)
