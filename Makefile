@@ -17,7 +17,7 @@ BENCHFLAGS = $(if $(ONLY),-part targets -only "$(ONLY)",$(if $(filter quick,$(BE
 # Of packages; before 1.0 a pre-release of 0.1.0.
 VERSION ?= 0.1.0~dev
 
-.PHONY: help build test lint race plain interop fuzz hostile recovery goodput reports perftest sim congestion bottleneck bench dropin dropintest package cross bigendian clean
+.PHONY: help build test lint race plain engines interop fuzz hostile recovery goodput reports perftest sim congestion bottleneck bench dropin dropintest package cross bigendian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -52,6 +52,9 @@ fuzz: ## every fuzz target for FUZZTIME (default 10s)
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$${file%/*}"; \
 	done < <(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/func //' | sort); \
 	if [ $$found -eq 0 ]; then echo "make fuzz: no fuzz target found"; exit 1; fi
+
+engines: ## the tests of package roce with several engines for each device, under the race detector
+	for n in 2 3 4; do GOROCE_ENGINES=$$n go test -count=1 -race -timeout 5m ./roce || exit; done
 
 hostile: ## the long forms of test/hostile: 100,000 devices that come and go, a flood of 1,000,000 packets, chaos under the race detector
 	go test -count=1 -timeout 30m -v -run 'TestCycles|TestFlood' ./test/hostile -hostile.cycles 100000 -hostile.socketcycles 10000 -hostile.flood 1000000

@@ -40,7 +40,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 // destroyed. With a ctx that has ended GetEvent only looks. It returns ErrClosed
 // when the device is closed or the channel destroyed and no event is left.
 func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
-	ch.dev.port.engine.handOver()
+	ch.dev.port.handOver()
 	return ch.box.next(ctx, ch.dev.done, ch.gone)
 }
 
@@ -110,7 +110,7 @@ type notifier struct {
 	period  time.Duration
 	waiting int           // completions that the event stands for and waits with
 	due     time.Duration // when it waits no longer; valid while waiting
-	listed  bool          // among the engine's heldEvents; under the engine lock
+	listed  uint64        // in the heldEvents of these engines
 }
 
 func (n *notifier) armed() bool { return n.arm.Load() != notArmed }
@@ -138,7 +138,7 @@ func (c *CQ) ReqNotify(solicitedOnly bool) error {
 	case !c.armed():
 		c.arm.Store(armedSolicited)
 	}
-	c.dev.port.engine.handOver() // the caller is going to wait
+	c.handOver() // the caller is going to wait
 	return nil
 }
 
@@ -177,8 +177,8 @@ func (c *CQ) Moderate(count int, period time.Duration) error {
 	return nil
 }
 
-// raise takes note of a completion. The queue's and the engine's lock are held.
-func (c *CQ) raise(solicited bool) {
+// raise takes note of a completion. The locks of the queue and of e are held.
+func (c *CQ) raise(e *engine, solicited bool) {
 	if a := c.arm.Load(); a == notArmed || a == armedSolicited && !solicited {
 		return
 	}
@@ -188,9 +188,8 @@ func (c *CQ) raise(solicited bool) {
 		return
 	}
 	if c.waiting == 1 {
-		e := c.dev.port.engine
 		c.due = e.clock() + c.period
-		e.held.add(c)
+		e.held.add(c, e.bit())
 	}
 }
 
@@ -202,8 +201,8 @@ func (c *CQ) fire() {
 	c.channel.box.push(c, math.MaxInt)
 }
 
-// heldEvents are the completion queues of an engine that hold an event back, and
-// some that did. The engine lock guards it.
+// heldEvents are the completion queues that hold an event back, and some that did,
+// listed by the engine that the first completion came from. Its lock guards it.
 type heldEvents struct {
 	list     []*CQ
 	earliest time.Duration // not later than the first that is due
@@ -216,17 +215,17 @@ func (h *heldEvents) due() time.Duration {
 	return h.earliest
 }
 
-// add lists c, whose lock is held as well.
-func (h *heldEvents) add(c *CQ) {
+// add lists c, whose lock is held as well. self is the engine, as a set.
+func (h *heldEvents) add(c *CQ, self uint64) {
 	h.earliest = min(h.due(), c.due)
-	if !c.listed {
-		c.listed = true
+	if c.listed&self == 0 {
+		c.listed |= self
 		h.list = append(h.list, c)
 	}
 }
 
-// release raises the events that are due.
-func (h *heldEvents) release(now time.Duration) {
+// release raises the events that are due. self is the engine, as a set.
+func (h *heldEvents) release(now time.Duration, self uint64) {
 	if h.due() > now {
 		return
 	}
@@ -237,9 +236,11 @@ func (h *heldEvents) release(now time.Duration) {
 		if c.waiting > 0 && c.due <= now {
 			c.fire()
 		}
-		if c.listed = c.waiting > 0; c.listed {
+		if c.waiting > 0 {
 			kept = append(kept, c)
 			h.earliest = min(h.earliest, c.due)
+		} else {
+			c.listed &^= self
 		}
 		c.mu.Unlock()
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/goroce/goroce/transport/cc"
 )
 
+// defaultEngines is the default of Config.Engines. The tests also run with more.
+var defaultEngines = 1
+
 // Never is the deadline of a device that waits for nothing.
 const Never = time.Duration(math.MaxInt64)
 
@@ -51,6 +54,14 @@ type Config struct {
 	// goroutine while packets follow each other that closely; 0 means 50 us,
 	// negative not at all.
 	Spin time.Duration
+	// Engines is how many sockets and locks the queue pairs are spread over, so that
+	// as many processors can work for the device at once; 0 means 1, at most 64. One
+	// is best for few queue pairs and for those that share completion queues: a poller
+	// polls each engine that its queue has to do with. Peers should send from a source
+	// port for each queue pair, see Conn.SourcePort and netio.ListenQueues. With Wrap or
+	// Backend all engines share one backend. Each engine has its part of Stash and of
+	// what Window says of one host. Of devices on one address the first decides.
+	Engines int
 	// Window bounds the bytes of packets that one queue pair may have
 	// unacknowledged, and all that are connected to one host together four times as
 	// many; 0 means 1 MiB. The window in use adapts below it, and below 256 KiB where
@@ -94,8 +105,8 @@ type Config struct {
 	// CNP says how peers are told that their packets were marked.
 	CNP CNPConfig
 	// OnRate is told of each change of a queue pair's rate, in order, by a goroutine
-	// of the device (of a manual one, inside Progress), with no lock held. It should
-	// be quick: 4096 changes wait, further ones are counted as drop_rate_change.
+	// of the device (of a manual one, inside Progress), with no lock held. Each engine
+	// has its own goroutine, and two may call it at once. It should be quick: 4096 changes wait, further ones are counted as drop_rate_change.
 	OnRate func(RateChange)
 	// Logger is told of what operators want to know; nil is silent. It is never called
 	// with a lock held. Levels: Error, the engine has panicked; Warn, events that end
@@ -114,6 +125,9 @@ func (c Config) filled() (Config, error) {
 	}
 	if c.Port == 0 {
 		c.Port = netio.Port
+	}
+	if c.Engines == 0 {
+		c.Engines = defaultEngines
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Reader
@@ -155,6 +169,9 @@ func (c Config) filled() (Config, error) {
 func (c *Config) check() error {
 	if c.CloseTimeout < 0 {
 		return &ConfigError{"CloseTimeout", c.CloseTimeout, "a duration above 0 is needed, or 0 for one second"}
+	}
+	if c.Engines < 1 || c.Engines > netio.MaxQueues {
+		return &ConfigError{"Engines", c.Engines, fmt.Sprintf("allowed are 1 to %d", netio.MaxQueues)}
 	}
 	if c.UnknownQPRate > maxUnknownQPRate {
 		return &ConfigError{"UnknownQPRate", c.UnknownQPRate, fmt.Sprintf("allowed are up to %d packets per second", maxUnknownQPRate)}

@@ -48,25 +48,25 @@ func (d *drops) malformed(m ib.Malformed) { d.parse[m].Add(1) }
 // the network backend. Counters of dropped packets, of the backend and of
 // management datagrams belong to the port, which devices on one address share.
 func (d *Device) Counters() map[string]uint64 {
-	e := d.port.engine
+	p := d.port
 	all := make(map[string]uint64)
 	for c := range transport.NumCounters {
 		all[c.String()] = d.counters.Load(c)
 	}
-	if g := d.port.gsi.Load(); g != nil {
+	if g := p.gsi.Load(); g != nil {
 		for c := range transport.NumCounters {
 			all[c.String()] += g.dev.counters.Load(c)
 		}
 	}
 	for i, name := range dropNames {
-		all[name] = e.drops.reasons[i].Load()
+		all[name] = p.dropped(drop(i))
 	}
-	for i := range e.drops.parse {
-		if m := ib.Malformed(i); m != ib.OK {
-			all["drop_"+strings.ReplaceAll(m.String(), " ", "_")] = e.drops.parse[i].Load()
+	for m := range ib.NumMalformed {
+		if m != ib.OK {
+			all["drop_"+strings.ReplaceAll(m.String(), " ", "_")] = p.malformed(m)
 		}
 	}
-	stats := e.be.Stats()
+	stats := p.stats()
 	for s := range netio.NumStats {
 		all[s.String()] = stats[s]
 	}

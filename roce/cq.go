@@ -3,6 +3,7 @@ package roce
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,10 +14,12 @@ import (
 // CQ is a completion queue. Queue pairs push into it from inside the engine;
 // any number of goroutines may poll it.
 type CQ struct {
-	dev  *Device
-	refs atomic.Int32 // queue pairs and shared receive queues that use it
+	dev     *Device
+	refs    atomic.Int32  // queue pairs and shared receive queues that use it
+	engines atomic.Uint64 // the engines of these, as a set
 
 	mu         sync.Mutex // leaf, taken below the engine lock
+	users      []int      // by engine
 	ring       []WC
 	head, tail uint32 // free-running: next to poll, next to push
 	overflow   bool
@@ -46,7 +49,7 @@ func (d *Device) CreateCQ(n int, opts ...CQOption) (*CQ, error) {
 	if err := d.addCQ(); err != nil {
 		return nil, err
 	}
-	c := &CQ{dev: d, ring: make([]WC, depth(n)), notify: make(chan struct{}, 1)}
+	c := &CQ{dev: d, ring: make([]WC, depth(n)), users: make([]int, len(d.port.engines)), notify: make(chan struct{}, 1)}
 	for _, f := range opts {
 		f(c)
 	}
@@ -97,12 +100,31 @@ func (c *CQ) Resize(n int) error {
 	return nil
 }
 
-// Push implements transport.CQ. It is called with the engine lock held.
+// use counts a queue pair or shared receive queue of an engine more.
+func (c *CQ) use(e *engine) { c.add(e, 1) }
+
+// letGo counts one less.
+func (c *CQ) letGo(e *engine) { c.add(e, -1) }
+
+func (c *CQ) add(e *engine, n int) {
+	c.refs.Add(int32(n))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users[e.index] += n; c.users[e.index] > 0 {
+		c.engines.Or(e.bit())
+	} else {
+		c.engines.And(^e.bit())
+	}
+}
+
+// Push implements transport.CQ. It is called with the lock of the queue pair's engine
+// held.
 func (c *CQ) Push(wc *WC) {
-	if kept, first := c.put(wc); !kept {
-		c.dev.port.engine.count(dropCQOverflow)
+	e := c.dev.port.engineOf(wc.QPN)
+	if kept, first := c.put(e, wc); !kept {
+		e.count(dropCQOverflow)
 		if first {
-			c.dev.port.engine.overflowed(c)
+			e.overflowed(c)
 		}
 	}
 	if c.waiters.Load() > 0 {
@@ -115,18 +137,18 @@ func (c *CQ) Push(wc *WC) {
 
 // put appends a completion. If there is no room it reports whether it is the first
 // that finds none.
-func (c *CQ) put(wc *WC) (kept, first bool) {
+func (c *CQ) put(e *engine, wc *WC) (kept, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.overflow || c.tail-c.head == uint32(len(c.ring)) {
 		first = !c.overflow
 		c.overflow = true
-		c.raise(true)
+		c.raise(e, true)
 		return false, first
 	}
 	c.ring[c.tail&uint32(len(c.ring)-1)] = *wc
 	c.tail++
-	c.raise(wc.Solicited || wc.Status != WCSuccess)
+	c.raise(e, wc.Solicited || wc.Status != WCSuccess)
 	return true, false
 }
 
@@ -180,14 +202,34 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 	if n > 0 || err != nil || len(wc) == 0 {
 		return n, err
 	}
-	// Who has asked for an event is going to wait for it.
-	if !c.dev.port.engine.drive(!c.armed()) {
+	if c.dev.cfg.Manual {
 		return 0, nil
 	}
-	if n, err = c.pop(wc); n == 0 {
-		c.dev.port.engine.yield()
+	// Who has asked for an event is going to wait for it.
+	lease, busy := !c.armed(), false
+	set := c.engines.Load()
+	if set == 0 || c.dev.port.relays {
+		set |= c.dev.port.first().bit()
 	}
-	return n, err
+	for ; set != 0; set &= set - 1 {
+		if !c.dev.port.engines[bits.TrailingZeros64(set)].drive(lease) {
+			busy = true
+			continue
+		}
+		if n, err = c.pop(wc); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	if busy {
+		// Whoever has it makes progress, unless its thread has lost its
+		// processor, as happens on a busy machine: offer it ours.
+		yieldThread()
+		if n, err = c.pop(wc); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	c.dev.port.yield()
+	return 0, nil
 }
 
 // Wait is Poll that waits for at least one completion: it polls for Config.Spin,
@@ -197,13 +239,13 @@ func (c *CQ) Wait(ctx context.Context, wc []WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, &ConfigError{"len(wc)", 0, "Wait needs room for one completion"}
 	}
-	e := c.dev.port.engine
-	for deadline := e.clock() + c.dev.spin; ; {
+	clock := c.dev.port.clock
+	for deadline := clock() + c.dev.spin; ; {
 		n, err := c.Poll(wc)
 		if n > 0 || err != nil {
 			return n, err
 		}
-		if e.clock() >= deadline {
+		if clock() >= deadline {
 			return c.block(ctx, wc)
 		}
 	}
@@ -213,7 +255,7 @@ func (c *CQ) Wait(ctx context.Context, wc []WC) (int, error) {
 func (c *CQ) block(ctx context.Context, wc []WC) (int, error) {
 	c.waiters.Add(1)
 	defer c.waiters.Add(-1)
-	c.dev.port.engine.handOver()
+	c.handOver()
 	for {
 		// Armed above, polled here: a completion pushed in between left a token.
 		n, err := c.pop(wc)
@@ -227,6 +269,13 @@ func (c *CQ) block(ctx context.Context, wc []WC) (int, error) {
 			return 0, ctx.Err()
 		case <-c.dev.done:
 		}
+	}
+}
+
+// handOver ends the leases of its engines: the poller is going to block.
+func (c *CQ) handOver() {
+	for set := c.engines.Load(); set != 0; set &= set - 1 {
+		c.dev.port.engines[bits.TrailingZeros64(set)].handOver()
 	}
 }
 

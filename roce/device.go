@@ -45,7 +45,7 @@ type Device struct {
 	mem      *mem.Table
 	ahs      ahTable
 	counters transport.Counters
-	stash    *transport.Stash // under the engine lock
+	stashes  []*transport.Stash // of the engines, under their locks
 	notifier *transport.Notifier
 	events   *mailbox[AsyncEvent]
 	recent   recentEvents
@@ -88,8 +88,9 @@ func Open(cfg Config) (*Device, error) {
 	if d.port, err = openPort(d.cfg, d.allow, netip.AddrPortFrom(addr, cfg.Port)); err != nil {
 		return nil, err
 	}
+	d.makeStashes()
 	d.startJournal()
-	if err := d.port.engine.join(d); err != nil {
+	if err := d.port.join(d); err != nil {
 		d.journal.close()
 		d.port.release()
 		return nil, err
@@ -99,7 +100,7 @@ func Open(cfg Config) (*Device, error) {
 		d.Close()
 		return nil, err
 	}
-	cfg.Logger.Info("device open", "name", cfg.Name, "addr", addr, "backend", d.port.engine.be.Caps().Name)
+	cfg.Logger.Info("device open", "name", cfg.Name, "addr", addr, "backend", d.port.first().be.Caps().Name, "engines", len(d.port.engines))
 	return d, nil
 }
 
@@ -107,7 +108,6 @@ func Open(cfg Config) (*Device, error) {
 func newDevice(cfg Config, addr netip.Addr) (d *Device, err error) {
 	d = &Device{cfg: cfg, addr: addr, spin: cfg.Spin, mem: mem.NewTable(cfg.Rand), done: make(chan struct{})}
 	d.notifier = cfg.CNP.notifier()
-	d.stash = transport.NewStash(cfg.Stash, cfg.StashQP)
 	d.mem.SetSync(msync, checkPersistent)
 	d.events, d.channels = newMailbox[AsyncEvent](), map[*CompChannel]struct{}{}
 	if d.allow, err = newAllowList(cfg.AllowPeers); err != nil {
@@ -115,6 +115,14 @@ func newDevice(cfg Config, addr netip.Addr) (d *Device, err error) {
 	}
 	d.guid, err = d.random64()
 	return d, err
+}
+
+// makeStashes makes a stash for each engine.
+func (d *Device) makeStashes() {
+	n := len(d.port.engines)
+	for range n {
+		d.stashes = append(d.stashes, transport.NewStash(share(d.cfg.Stash, n), d.cfg.StashQP))
+	}
 }
 
 // random64 reads a random number from Config.Rand.
@@ -144,7 +152,7 @@ func (d *Device) Progress(now time.Duration) (next time.Duration) {
 		return Never
 	}
 	d.manual.Store(int64(now))
-	return d.port.engine.progress(now)
+	return d.port.progress(now)
 }
 
 // Close closes the device: requests that are still posted complete as flushed, and
@@ -180,24 +188,12 @@ func (d *Device) Close() error {
 
 // shut does the work of Close.
 func (d *Device) shut() error {
-	e := d.port.engine
 	d.stat.close()
-	now := e.lock()
-	leaving := e.leaving(d)
-	for _, q := range leaving {
-		q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
-		e.touch(q)
+	for _, e := range d.port.engines {
+		e.evict(d)
 	}
-	e.transmit(now) // a last NAK, if one was due
-	for _, q := range leaving {
-		q.remove()
-	}
-	*d.stash = transport.Stash{} // frees what was kept for them
-	e.xrc.leave(d)
-	e.held.release(Never) // nothing more will come to wait for
-	e.leave(d)
-	e.unlock()
-	e.mourn() // if nobody has yet
+	d.port.leave(d)
+	d.port.mourn() // if nobody has yet
 	d.unwatch()
 	d.finish()
 	d.events.closeFD()
@@ -209,6 +205,24 @@ func (d *Device) shut() error {
 		return nil // the backend was closed under us
 	}
 	return err
+}
+
+// evict ends everything that a device has on an engine.
+func (e *engine) evict(d *Device) {
+	now := e.lock()
+	defer e.unlock()
+	leaving := e.leaving(d)
+	for _, q := range leaving {
+		q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
+		e.touch(q)
+	}
+	e.transmit(now) // a last NAK, if one was due
+	for _, q := range leaving {
+		q.remove()
+	}
+	*d.stashes[e.index] = transport.Stash{} // frees what was kept for them
+	e.xrc.leave(d)
+	e.held.release(Never, e.bit()) // nothing more will come to wait for
 }
 
 // over says that Close has flushed all requests: no completion comes any more.

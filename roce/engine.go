@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,8 @@ const (
 // Lock order: engine, SRQ, CQ; a QP's posting locks, the key table and the event
 // queue are leaves.
 type engine struct {
+	port   *port
+	index  int // in the port
 	be     netio.Backend
 	clock  func() time.Duration
 	manual bool
@@ -50,7 +53,6 @@ type engine struct {
 	peers     peers
 	groups    groups
 	xrc       xrc
-	allow     allowList // never changed
 	unknown   unknown
 	strangers *strangers // made with the first UD queue pair
 	wheel     *wheel
@@ -58,14 +60,11 @@ type engine struct {
 	data      fifo // queue pairs with requests or READ responses to send
 	out       outbox
 	rx        [rxBatch]netio.Received
-	full      []*CQ // overflowed, their queue pairs not yet in error
 	held      heldEvents
-	rates     rates     // changes to be told
-	overflow  uint64    // packets that the receive socket has dropped, if a device heeds that
-	heeds     bool      // one does
-	crowded   bool      // ... and it did before the batch at work
-	devs      []*Device // those of the port
-	mourners  []*Device // those to be told of a panic
+	rates     rates  // changes to be told
+	overflow  uint64 // packets that the receive socket has dropped, if a device heeds that
+	heeds     bool   // one does
+	crowded   bool   // ... and it did before the batch at work
 	dead      bool
 	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
 	waitWrite bool          // the goroutine waits until the socket takes more, or is on its way to
@@ -73,34 +72,45 @@ type engine struct {
 	pause     time.Duration // between the last two batches of packets
 	putOff    bool          // the answers to the last batch wait for the poller
 
-	fatal    atomic.Pointer[FatalError] // set once, with dead
-	misses   atomic.Uint32              // polls that found nothing
-	bells    atomic.Pointer[QP]         // queue pairs with new requests, last first
-	lease    atomic.Int64               // until when a poller drives
-	heard    atomic.Int64               // when the last batch of packets came
-	unleased chan struct{}              // ends the goroutine's sleep during a lease
-	ended    chan struct{}              // the goroutine has returned
+	used     atomic.Int32       // queue pairs
+	full     fullCQs            // overflowed, their queue pairs not yet in error
+	bells    atomic.Pointer[QP] // queue pairs with new requests, last first
+	lease    atomic.Int64       // until when a poller drives
+	heard    atomic.Int64       // when the last batch of packets came
+	unleased chan struct{}      // ends the goroutine's sleep during a lease
+	ended    chan struct{}      // the goroutine has returned
 }
 
 // newEngine returns an engine for devices of a configuration, with defaults in place.
-func newEngine(cfg *Config, be netio.Backend, clock func() time.Duration, allow allowList) *engine {
+func newEngine(cfg *Config, p *port, index int, be netio.Backend, limit *unknownLimit) *engine {
 	e := &engine{
-		be: be, clock: clock, manual: cfg.Manual, spin: cfg.Spin, allow: allow, unknown: newUnknown(cfg.Logger, cfg.UnknownQPRate),
+		port: p, index: index, be: be, clock: p.clock, manual: cfg.Manual, spin: cfg.Spin,
+		unknown:  newUnknown(cfg.Logger, limit),
 		qps:      map[ib.QPN]*QP{},
 		peers:    peers{},
 		xrc:      newXRC(),
-		wheel:    newWheel(clock()),
+		wheel:    newWheel(p.clock()),
 		unleased: make(chan struct{}, 1),
 		ended:    make(chan struct{}),
 	}
 	e.out.init(be)
+	return e
+}
+
+// share is the part that one of n engines has of what all have, rounded up.
+func share(all, n int) int { return (max(all, 0) + n - 1) / n }
+
+// bit is the engine as a set of those of its port.
+func (e *engine) bit() uint64 { return 1 << e.index }
+
+// begin starts the goroutine.
+func (e *engine) begin() {
 	if e.manual {
 		close(e.ended)
 	} else {
 		engines.add(e)
 		go e.loop()
 	}
-	return e
 }
 
 // engines are those of the process that have a goroutine.
@@ -155,7 +165,7 @@ func (e *engine) run(now time.Duration, poller bool) (more bool) {
 	if e.putOff = poller && e.few(n) && !e.putOff; !e.putOff {
 		e.transmit(now)
 	}
-	e.held.release(now)
+	e.held.release(now, e.bit())
 	return n > 0 || e.ready()
 }
 
@@ -252,7 +262,7 @@ func (e *engine) touch(q *QP) {
 
 // next returns when the engine has to work again if nothing happens until then.
 func (e *engine) next() time.Duration {
-	if e.ready() {
+	if e.ready() || e.full.some() {
 		return 0
 	}
 	return min(e.wheel.earliest, e.held.due(), e.be.Deadline())
@@ -309,6 +319,7 @@ func (e *engine) unlock() {
 	for {
 		if e.dead {
 			e.mu.Unlock()
+			e.port.end()
 			return
 		}
 		if e.next() < e.waitUntil || e.out.blocked && !e.waitWrite {
@@ -325,16 +336,10 @@ func (e *engine) unlock() {
 }
 
 // drive lets a poller run one batch and, if it will come again, leases it the
-// engine for a while. It reports whether something may have happened.
+// engine for a while. It reports false when somebody else has the engine.
 func (e *engine) drive(lease bool) bool {
-	if e.manual {
-		return false
-	}
 	if !e.mu.TryLock() {
-		// Whoever has it makes progress, unless its thread has lost its
-		// processor, as happens on a busy machine: offer it ours.
-		yieldThread()
-		return true
+		return false
 	}
 	if e.dead {
 		e.mu.Unlock()
@@ -351,15 +356,15 @@ func (e *engine) drive(lease bool) bool {
 
 // yield is what a poller does that found nothing, so that polling in a loop does
 // not starve what it waits for. While every processor is busy polling, Go looks at
-// sockets every 10 ms only: now and then the poller does the work of the
-// process's other engines, too.
-func (e *engine) yield() {
+// sockets every 10 ms only: now and then the poller does the work of the process's
+// engines of other ports, and of those that its queue has nothing to do with.
+func (p *port) yield() {
 	runtime.Gosched()
-	if e.misses.Add(1)%16 != 0 {
+	if p.misses.Add(1)%16 != 0 {
 		return
 	}
 	for _, o := range engines.all() {
-		if o == e || !o.mu.TryLock() {
+		if len(p.engines) == 1 && o.port == p || !o.mu.TryLock() {
 			continue
 		}
 		if !o.dead {
@@ -382,7 +387,7 @@ func (e *engine) handOver() {
 // loop is the engine's goroutine: it works when no poller does.
 func (e *engine) loop() {
 	defer close(e.ended)
-	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("roce", e.be.LocalAddr().String())))
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("roce", e.be.LocalAddr().String(), "engine", strconv.Itoa(e.index))))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var notices []notice
@@ -400,7 +405,8 @@ func (e *engine) loop() {
 		now := e.lock()
 		if e.dead {
 			e.mu.Unlock()
-			e.mourn()
+			e.port.end()
+			e.port.mourn()
 			return
 		}
 		e.waitUntil = 0
@@ -460,22 +466,67 @@ func (e *engine) progress(now time.Duration) (next time.Duration) {
 	e.unknown.tell(notices)
 	tellRates(changes)
 	if dead {
-		e.mourn()
+		e.port.end()
+		e.port.mourn()
 		return Never
 	}
 	return next
 }
 
-// overflowed notes that c lost a completion. The lock is held.
-func (e *engine) overflowed(c *CQ) { e.full = append(e.full, c) }
+// due is when a manual engine has to work again.
+func (e *engine) due(now time.Duration) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.dead {
+		return Never
+	}
+	return max(e.next(), now)
+}
+
+// fullCQs are completion queues that have overflowed. Its lock is a leaf.
+type fullCQs struct {
+	mu   sync.Mutex
+	list []*CQ
+	n    atomic.Int32
+}
+
+func (f *fullCQs) some() bool { return f.n.Load() > 0 }
+
+func (f *fullCQs) add(c *CQ) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, c)
+	f.n.Add(1)
+}
+
+// take returns one, or nil.
+func (f *fullCQs) take() (c *CQ) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.list); n > 0 {
+		c, f.list = f.list[n-1], f.list[:n-1]
+		f.n.Add(-1)
+	}
+	return c
+}
+
+// overflowed notes that c lost a completion: its queue pairs and those of other
+// engines will be in error. The lock is held, of this engine alone.
+func (e *engine) overflowed(c *CQ) {
+	c.dev.report(AsyncEvent{Type: EventCQErr, CQ: c})
+	for _, o := range e.port.engines {
+		o.full.add(c)
+		if o != e {
+			o.be.Wake()
+		}
+	}
+}
 
 // failOverflowed puts the queue pairs of overflowed queues into error. A shared
 // receive queue of XRC is cut off instead: its targets serve others as well.
 func (e *engine) failOverflowed(now time.Duration) {
-	for len(e.full) > 0 {
-		c := e.full[len(e.full)-1]
-		e.full = e.full[:len(e.full)-1]
-		c.dev.report(AsyncEvent{Type: EventCQErr, CQ: c})
+	for e.full.some() {
+		c := e.full.take()
 		for _, q := range e.qps {
 			if q.sendCQ == c || q.recvCQ == c {
 				q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed

@@ -23,7 +23,7 @@ func (d *Device) report(a AsyncEvent) {
 	d.recent.add(a)
 	d.noteEvent(a)
 	if !d.events.push(a, maxEvents) {
-		d.port.engine.count(dropEvent)
+		d.port.first().count(dropEvent)
 	}
 }
 

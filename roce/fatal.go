@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// FatalError says that the engine of a device has panicked: a bug of this module,
+// FatalError says that an engine of a device has panicked: a bug of this module,
 // or of a Backend that the program has supplied. All devices on its port have
 // ended then, the rest of the process goes on (see Device.Close). It is ErrClosed,
 // and net.ErrClosed, to errors.Is.
@@ -30,29 +30,75 @@ func (e *engine) contain() {
 	}
 }
 
-// fail ends the engine after a panic: all requests of its queue pairs complete as
-// flushed, as far as that can still be done, each device gets EventDeviceFatal, and
-// whoever waits returns. The socket stays until the devices are closed. The lock is
-// held.
+// fail ends the engine after a panic, and has those of its port end when the lock,
+// which is held, is released. The sockets stay until the devices are closed.
 func (e *engine) fail(v any) {
-	if !e.fatal.CompareAndSwap(nil, &FatalError{Panic: v, Stack: debug.Stack()}) {
+	if e.dead {
 		return // Close has tried what was left
 	}
-	e.dead = true
-	e.mourners = slices.Clone(e.devs)
-	for _, d := range e.devs {
+	e.port.doom(&FatalError{Panic: v, Stack: debug.Stack()})
+	e.end()
+}
+
+// doom tells the devices that their engines end; the first panic is what they hear of.
+func (p *port) doom(f *FatalError) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.fatal.CompareAndSwap(nil, f) {
+		return
+	}
+	p.mourners = slices.Clone(p.devs)
+	for _, d := range p.devs {
 		d.report(AsyncEvent{Type: EventDeviceFatal}) // before anybody who waits for it is turned away
 	}
+}
+
+// end completes all requests of the engine's queue pairs as flushed, as far as that can
+// still be done. The lock is held.
+func (e *engine) end() {
+	if e.dead {
+		return
+	}
+	e.dead = true
 	for _, q := range e.qps {
 		e.bury(q)
-		q.dev.finish() // the GSI's own is not in the list
 	}
 	clear(e.qps)
-	for _, d := range e.devs {
+	e.be.Wake() // the goroutine ends
+}
+
+// end does for all engines of the port what one that has panicked wants: they end, then
+// whoever waits returns. No engine is locked. Without a panic it does nothing.
+func (p *port) end() {
+	if p.fatal.Load() == nil {
+		return
+	}
+	for _, e := range p.engines {
+		e.mu.Lock()
+		e.end()
+		e.mu.Unlock()
+	}
+	p.mu.Lock()
+	devs := slices.Clone(p.devs)
+	p.mu.Unlock()
+	for _, d := range devs {
 		d.finish()
 		d.closeChannels()
 	}
-	e.be.Wake() // the goroutine ends
+	if g := p.gsi.Load(); g != nil {
+		g.dev.finish()
+	}
+}
+
+// mourn tells the loggers of a panic, once. No lock is held.
+func (p *port) mourn() {
+	p.mu.Lock()
+	f, devs := p.fatal.Load(), p.mourners
+	p.mourners = nil
+	p.mu.Unlock()
+	for _, d := range devs {
+		d.cfg.Logger.Error("the engine has panicked", "name", d.cfg.Name, "addr", d.addr, "panic", f.Panic, "stack", string(f.Stack))
+	}
 }
 
 // bury flushes and removes a queue pair whose state may make no sense any more.
@@ -63,32 +109,29 @@ func (e *engine) bury(q *QP) {
 	q.remove()
 }
 
-// mourn tells the loggers of a panic, once. No lock is held.
-func (e *engine) mourn() {
-	e.mu.Lock()
-	f, devs := e.fatal.Load(), e.mourners
-	e.mourners = nil
-	e.mu.Unlock()
-	for _, d := range devs {
-		d.cfg.Logger.Error("the engine has panicked", "name", d.cfg.Name, "addr", d.addr, "panic", f.Panic, "stack", string(f.Stack))
+// join makes a device one of the port's, which tells it of its end.
+func (p *port) join(d *Device) error {
+	if d.cfg.CNP.OnOverflow {
+		for _, e := range p.engines {
+			e.lock()
+			e.heeds = true
+			e.unlock()
+		}
 	}
-}
-
-// join makes a device one of the engine's, which tells it of its end.
-func (e *engine) join(d *Device) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if f := e.fatal.Load(); f != nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f := p.fatal.Load(); f != nil {
 		return f
 	}
-	e.devs = append(e.devs, d)
-	e.heeds = e.heeds || d.cfg.CNP.OnOverflow
+	p.devs = append(p.devs, d)
 	return nil
 }
 
-// leave ends what join began. The lock is held.
-func (e *engine) leave(d *Device) {
-	e.devs = slices.DeleteFunc(e.devs, func(o *Device) bool { return o == d })
+// leave ends what join began.
+func (p *port) leave(d *Device) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.devs = slices.DeleteFunc(p.devs, func(o *Device) bool { return o == d })
 }
 
 // gone says why the device can no longer be used; nil if it can.
@@ -96,7 +139,7 @@ func (d *Device) gone() error {
 	if d.closed.Load() {
 		return ErrClosed
 	}
-	if f := d.port.engine.fatal.Load(); f != nil {
+	if f := d.port.fatal.Load(); f != nil {
 		return f
 	}
 	return nil

@@ -265,8 +265,8 @@ func TestCloseFreesBuffers(t *testing.T) {
 		must(t, d.Close())
 	}
 	both := func() {
-		use(openUDP(t, "127.0.0.1", roce.Config{}))
-		d, err := roce.Open(roce.Config{Backend: openFabric(t, netio.NewFabric(), "10.0.0.1")})
+		use(openUDP(t, "127.0.0.1", roce.Config{Engines: 1}))
+		d, err := roce.Open(roce.Config{Engines: 1, Backend: openFabric(t, netio.NewFabric(), "10.0.0.1")})
 		must(t, err)
 		use(d)
 	}

@@ -105,6 +105,7 @@ func newGSI(d *Device) (*GSI, error) {
 		return nil, err
 	}
 	dev.port, dev.spin = d.port, 0
+	dev.makeStashes()
 	g := &GSI{dev: dev}
 	g.handlers = map[mad.Class]MADHandler{mad.ClassPerfMgt: (&perfAgent{gsi: g}).answer}
 	if g.pd, err = dev.AllocPD(); err != nil {
@@ -121,7 +122,7 @@ func newGSI(d *Device) (*GSI, error) {
 	}
 	g.qp, err = g.pd.newQP(QPConfig{
 		Type: UD, SendCQ: g.send, RecvCQ: g.recv, MaxSendWR: gsiDepth, MaxRecvWR: gsiDepth, MaxInline: mad.Size,
-	})
+	}, d.port.first())
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func (g *GSI) start() error {
 		e.unlock()
 		return ErrClosed
 	}
-	err := g.qp.addAs(ib.GSIQPN)
+	_, err := g.qp.take(ib.GSIQPN) // which is free
 	e.unlock()
 	if err != nil {
 		return err

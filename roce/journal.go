@@ -75,7 +75,7 @@ func (d *Device) Note(level slog.Level, what string, attrs ...slog.Attr) {
 	r := slog.NewRecord(time.Now(), level, what, 0)
 	r.AddAttrs(attrs...)
 	if !d.journal.box.push(r, maxNotes) {
-		d.port.engine.count(dropLog)
+		d.port.first().count(dropLog)
 	}
 }
 

@@ -51,19 +51,31 @@ func (l *Limits) fill() error {
 	})
 }
 
-// usage is what a device has of what Limits bounds.
+// usage is what a device has of what Limits bounds. The device's lock guards it.
 type usage struct {
-	qps       int // below the engine's lock
-	resRdAtom int // below the engine's lock
-	cqs       int // below the device's lock
+	qps       int
+	resRdAtom int
+	cqs       int
 }
 
-// checkQP refuses one queue pair too many. The engine is locked.
-func (d *Device) checkQP() error {
+// addQP counts one queue pair more, of an engine.
+func (d *Device) addQP(e *engine) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.used.qps >= d.cfg.Limits.MaxQP {
 		return &LimitError{"MaxQP", d.cfg.Limits.MaxQP, "queue pairs"}
 	}
+	d.used.qps++
+	e.used.Add(1)
 	return nil
+}
+
+// removeQP counts one queue pair less.
+func (d *Device) removeQP(e *engine) {
+	d.mu.Lock()
+	d.used.qps--
+	d.mu.Unlock()
+	e.used.Add(-1)
 }
 
 // checkMR refuses one region or window too many. The device is locked.
@@ -92,19 +104,29 @@ func (d *Device) removeCQ() {
 	d.mu.Unlock()
 }
 
-// checkResources refuses more responder resources than the device has left, when a
-// change of attributes asks for them. The engine is locked.
-func (q *QP) checkResources(a *Attr, mask AttrMask) error {
-	limit := q.dev.cfg.Limits.MaxResRdAtom
-	if mask&MaskMaxDestRdAtomic != 0 && q.dev.used.resRdAtom-q.resources+int(a.MaxDestRdAtomic) > limit {
+// takeResources takes the responder resources that a change of attributes asks for,
+// unless the device has not so many left. The engine is locked.
+func (q *QP) takeResources(a *Attr, mask AttrMask) error {
+	d, n := q.dev, int(a.MaxDestRdAtomic)
+	limit := d.cfg.Limits.MaxResRdAtom
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case mask&MaskMaxDestRdAtomic == 0:
+		return nil
+	case d.used.resRdAtom-q.resources+n > limit:
 		return &LimitError{"MaxResRdAtom", limit, "responder resources for READs and atomics"}
 	}
+	d.used.resRdAtom += n - q.resources
+	q.resources = n
 	return nil
 }
 
-// setResources notes how many responder resources the queue pair has. The engine is
-// locked.
+// setResources notes how many responder resources the queue pair has after all. The
+// engine is locked.
 func (q *QP) setResources(n int) {
+	q.dev.mu.Lock()
+	defer q.dev.mu.Unlock()
 	q.dev.used.resRdAtom += n - q.resources
 	q.resources = n
 }

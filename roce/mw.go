@@ -72,11 +72,11 @@ func (m *MW) Bound() bool { return m.w.Bound() }
 // nothing touches memory through it any more.
 func (m *MW) Dealloc() error {
 	d := m.pd.dev
-	d.port.engine.lock()
-	d.mu.Lock()
-	err := d.mem.FreeWindow(m.w)
-	d.mu.Unlock()
-	d.port.engine.unlock()
+	err := d.port.change(func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.mem.FreeWindow(m.w)
+	})
 	if err == nil {
 		m.pd.refs.Add(-1)
 	}
@@ -251,8 +251,11 @@ func (m *MR) Reregister(flags ReregFlags, pd *PD, buf []byte, access Access, opt
 	if flags&ReregPD != 0 && (pd == nil || pd.dev != d) {
 		return &ConfigError{"pd", pd, "a protection domain of the same device is needed"}
 	}
-	d.port.engine.lock()
-	defer d.port.engine.unlock()
+	return d.port.change(func() error { return m.reregister(flags, pd, buf, access, opts) })
+}
+
+func (m *MR) reregister(flags ReregFlags, pd *PD, buf []byte, access Access, opts []MROption) error {
+	d := m.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if flags&ReregPD == 0 {

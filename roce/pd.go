@@ -123,13 +123,13 @@ func (m *MR) SGE(off, n int) SGE {
 // ErrBusy while memory windows are bound to the region.
 func (m *MR) Deregister() error {
 	d := m.dev
-	d.port.engine.lock()
-	defer d.port.engine.unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.mem.Deregister(m.Region); err != nil {
-		return busy(err)
-	}
-	m.pd.refs.Add(-1)
-	return nil
+	return d.port.change(func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if err := d.mem.Deregister(m.Region); err != nil {
+			return busy(err)
+		}
+		m.pd.refs.Add(-1)
+		return nil
+	})
 }

@@ -47,14 +47,15 @@ func (q *QP) shares() bool { return q.peers[0] != nil && q.peers[0].inFlight > q
 
 // peerWindows is how many windows of a queue pair may be in flight to one host: a
 // whole turn each of 64 queue pairs, and half of what the receive buffer of a device
-// holds by default.
+// holds by default. Engines have parts of it, one window at least.
 const peerWindows = 4
 
 // full says whether so much is in flight to the peer of q that q has to wait: a turn
 // more would be beyond what may be. Alone it has its own window. What nobody has asked
 // to be acknowledged yet is a quarter of a window at most, and fills nothing.
 func (q *QP) full() bool {
-	window := peerWindows * uint64(max(q.dev.cfg.Window, 0))
+	window := uint64(max(q.dev.cfg.Window, 0))
+	window = max(peerWindows*window/uint64(len(q.e.port.engines)), window)
 	return q.shares() && q.peers[0].inFlight+min(turnBudget, window/2) > window
 }
 

@@ -36,17 +36,17 @@ type perfAgent struct {
 
 // counts reads the counters.
 func (a *perfAgent) counts() (c [numPerf]uint64) {
-	e := a.gsi.qp.e
-	s, dropped := e.be.Stats(), &e.drops.reasons
+	p := a.gsi.dev.port
+	s := p.stats()
 	c = [numPerf]uint64{
 		perfXmitData: s[netio.TxBytes] / 4, perfRcvData: s[netio.RxBytes] / 4, perfXmitPkts: s[netio.TxPackets], perfRcvPkts: s[netio.RxPackets],
-		perfRcvErrors:    dropped[dropICRC].Load() + dropped[dropIPID].Load() + s[netio.RxTruncated],
+		perfRcvErrors:    p.dropped(dropICRC) + p.dropped(dropIPID) + s[netio.RxTruncated],
 		perfXmitDiscards: s[netio.TxRefused] + s[netio.TxUnreachable] + s[netio.TxTooBig] + s[netio.TxError],
-		perfQP1Dropped:   dropped[dropMADFormat].Load() + dropped[dropMADClass].Load() + dropped[dropMADSend].Load(),
+		perfQP1Dropped:   p.dropped(dropMADFormat) + p.dropped(dropMADClass) + p.dropped(dropMADSend),
 		perfXmitWait:     s[netio.TxWouldBlock],
 	}
-	for i := range e.drops.parse {
-		c[perfRcvErrors] += e.drops.parse[i].Load()
+	for m := range ib.NumMalformed {
+		c[perfRcvErrors] += p.malformed(m)
 	}
 	return c
 }

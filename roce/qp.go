@@ -76,7 +76,7 @@ type QP struct {
 // CreateQP makes a queue pair in state RESET, with a random number. The longest
 // datagram of one of type UD is what the port's active MTU is now.
 func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
-	q, err := p.newQP(cfg)
+	q, err := p.newQP(cfg, p.dev.port.leastUsed())
 	if err != nil {
 		return nil, err
 	}
@@ -86,8 +86,8 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	return q, nil
 }
 
-// newQP makes a queue pair that has no number yet.
-func (p *PD) newQP(cfg QPConfig) (*QP, error) {
+// newQP makes a queue pair of an engine that has no number yet.
+func (p *PD) newQP(cfg QPConfig, e *engine) (*QP, error) {
 	d := p.dev
 	if err := cfg.fill(p); err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (p *PD) newQP(cfg QPConfig) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{
-		dev: d, pd: p, e: d.port.engine, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
+		dev: d, pd: p, e: e, typ: cfg.Type, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, sigAll: cfg.SigAll,
 		congestion: cfg.Congestion, noECN: cfg.NoECN || d.cfg.NoECN,
 		sq:  newSendRing(cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxInline),
 		srq: cfg.SRQ, maxLen: maxMsg, commEst: make(chan struct{}, 1),
@@ -188,23 +188,24 @@ func fillLimits(limits []limit) error {
 }
 
 // add gives the queue pair a free number and makes it known to the engine.
-func (q *QP) add() error { return q.dev.number(q.take) }
+func (q *QP) add() error { return q.dev.number(q.e, q.take) }
 
-// number lets take have a random number: whoever does not know the numbers cannot
-// reach a queue pair. 0 and 1 are the management queue pairs, the highest is the
+// number lets take have a random number of an engine: whoever does not know the numbers
+// cannot reach a queue pair. 0 and 1 are the management queue pairs, the highest is the
 // multicast one. take is called with the engine locked, and again with another
 // number when it reports false.
-func (d *Device) number(take func(num ib.QPN) (bool, error)) error {
+func (d *Device) number(e *engine, take func(num ib.QPN) (bool, error)) error {
+	engines := uint64(len(d.port.engines))
 	for done := false; !done; {
 		n, err := d.random64()
 		if err != nil {
 			return err
 		}
-		num := ib.QPN(n & 0xffffff)
-		if num < 2 || num == ib.MulticastQPN {
+		n &= 0xffffff
+		num := ib.QPN(n - n%engines + uint64(e.index))
+		if num < 2 || num >= ib.MulticastQPN {
 			continue
 		}
-		e := d.port.engine
 		e.lock()
 		if e.dead || d.closed.Load() {
 			err = ErrClosed
@@ -222,19 +223,23 @@ func (d *Device) number(take func(num ib.QPN) (bool, error)) error {
 // take makes the queue pair known under a number, unless that is taken. The engine
 // is locked.
 func (q *QP) take(num ib.QPN) (bool, error) {
-	if err := q.dev.checkQP(); err != nil {
-		return false, err
-	}
 	if q.e.qps[num] != nil {
 		return false, nil
 	}
-	return true, q.addAs(num)
+	if err := q.dev.addQP(q.e); err != nil {
+		return false, err
+	}
+	err := q.addAs(num)
+	if err != nil {
+		q.dev.removeQP(q.e)
+	}
+	return true, err
 }
 
 // addAs makes the queue pair known under a free number. The engine is locked.
 func (q *QP) addAs(num ib.QPN) error {
 	if q.typ == XRCRecv {
-		q.start(transport.QPConfig{Num: num, Type: XRCRecv, SRQs: q.xrcd.dom, Counters: &q.dev.counters, Event: q.event, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective, Became: q.becomes()})
+		q.start(transport.QPConfig{Num: num, Type: XRCRecv, SRQs: q.xrcd.dom, Counters: &q.dev.counters, Event: q.event, Stash: q.dev.stashes[q.e.index], NoSelective: q.dev.cfg.NoSelective, Became: q.becomes()})
 		return nil
 	}
 	if q.srq != nil && !q.srq.use() {
@@ -243,7 +248,7 @@ func (q *QP) addAs(num ib.QPN) error {
 	cfg := transport.QPConfig{
 		Num: num, Type: q.typ, PD: q.pd.num, Mem: q.dev.mem, SQ: q.sq, RQ: q.rq,
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SQDepth: q.sq.mask + 1, SigAll: q.sigAll,
-		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, Stash: q.dev.stash, NoSelective: q.dev.cfg.NoSelective,
+		Counters: &q.dev.counters, Event: q.event, Window: q.dev.cfg.Window, Stash: q.dev.stashes[q.e.index], NoSelective: q.dev.cfg.NoSelective,
 		AHs: &q.dev.ahs, MTU: q.maxLen, Seen: q.seen, Became: q.becomes(),
 	}
 	if q.srq != nil {
@@ -254,9 +259,9 @@ func (q *QP) addAs(num ib.QPN) error {
 		q.e.strangers = newStrangers()
 	}
 	q.pd.refs.Add(1)
-	q.sendCQ.refs.Add(1)
+	q.sendCQ.use(q.e)
 	if q.recvCQ != nil {
-		q.recvCQ.refs.Add(1)
+		q.recvCQ.use(q.e)
 	}
 	return nil
 }
@@ -267,7 +272,6 @@ func (q *QP) start(cfg transport.QPConfig) {
 	cfg.Congestion, cfg.Traced, cfg.Notifier, cfg.ECN = q.congestion, q.trace(), q.dev.notifier, q.ecn
 	q.t = transport.NewQP(cfg)
 	q.e.qps[cfg.Num] = q
-	q.dev.used.qps++
 }
 
 // Num returns the queue pair number.
@@ -319,13 +323,14 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 		return ErrClosed
 	}
 	c := q.core
-	if err := c.checkResources(a, mask); err != nil {
+	if err := c.takeResources(a, mask); err != nil {
 		return err
 	}
-	if err := c.t.Modify(now, a, mask); err != nil {
-		return err
-	}
+	err := c.t.Modify(now, a, mask)
 	c.setResources(int(c.t.Query().MaxDestRdAtomic))
+	if err != nil {
+		return err
+	}
 	if mask&MaskState != 0 && a.State == StateReset {
 		q.e.wheel.remove(c)
 		for _, cq := range []*CQ{q.sendCQ, q.recvCQ} {
@@ -432,7 +437,7 @@ func (q *QP) remove() {
 	q.t.Destroy()
 	q.in = transport.Inbound{} // it points into a buffer of the backend
 	delete(q.e.qps, q.num)
-	q.dev.used.qps--
+	q.dev.removeQP(q.e)
 	q.setResources(0)
 	q.e.detachAll(q)
 	q.e.wheel.remove(q)
@@ -445,9 +450,9 @@ func (q *QP) remove() {
 		return
 	}
 	q.pd.refs.Add(-1)
-	q.sendCQ.refs.Add(-1)
+	q.sendCQ.letGo(q.e)
 	if q.recvCQ != nil {
-		q.recvCQ.refs.Add(-1)
+		q.recvCQ.letGo(q.e)
 	}
 	if q.srq != nil {
 		q.srq.refs.Add(-1)

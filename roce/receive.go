@@ -27,7 +27,7 @@ func (e *engine) receive(now time.Duration) (int, time.Duration) {
 	e.crowded = e.heeds && n > 0 && e.overran()
 	for i := range n {
 		r := &e.rx[i]
-		if len(e.allow) > 0 && !e.allow.has(r.Src.Addr().Unmap().WithZone("")) {
+		if allow := e.port.allow; len(allow) > 0 && !allow.has(r.Src.Addr().Unmap().WithZone("")) {
 			e.drops.reasons[dropNotAllowed].Add(uint64(r.Segments()))
 			continue
 		}

@@ -87,7 +87,15 @@ func TestIdleMemory(t *testing.T) {
 	const pairs = 5000
 	before := heap()
 	begin := time.Now()
-	c := newCrowd(t, pairs, manualPair(t), 128)
+	f := netio.NewFabric()
+	var devs [2]*roce.Device
+	for i, addr := range []string{"10.0.0.1", "10.0.0.2"} {
+		var err error
+		devs[i], err = roce.Open(roce.Config{Backend: fabricPort(t, f, addr), Manual: true, Engines: 1})
+		must(t, err)
+		t.Cleanup(func() { devs[i].Close() })
+	}
+	c := newCrowd(t, pairs, devs, 128)
 	each := int(heap()-before) / (2 * pairs)
 	t.Logf("%d connected queue pairs, %d bytes each, made in %v", 2*pairs, each, time.Since(begin))
 	if each > 4096 {

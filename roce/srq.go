@@ -177,7 +177,7 @@ func (s *SRQ) Query() SRQAttr {
 // of a destroyed queue ends its connection.
 func (s *SRQ) Destroy() error {
 	if s.xrcd != nil {
-		e := s.dev.port.engine
+		e := s.xrcd.dom.e
 		e.lock()
 		defer e.unlock()
 	}
@@ -193,7 +193,7 @@ func (s *SRQ) Destroy() error {
 	s.pd.refs.Add(-1)
 	if s.xrcd != nil {
 		s.cutOff()
-		s.cq.refs.Add(-1)
+		s.cq.letGo(s.xrcd.dom.e)
 		s.xrcd.refs--
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/roce/netio"
 	"github.com/goroce/goroce/transport/cc"
 )
 
@@ -20,13 +21,25 @@ type Stats struct {
 	Backend  string            `json:"backend"`
 	Seconds  float64           `json:"seconds"` // on the device's clock
 	Counters map[string]uint64 `json:"counters"`
-	QPs      []QPStats         `json:"qps"`    // by number
-	Events   []EventStats      `json:"events"` // the last ones, oldest first
+	Engines  []EngineStats     `json:"engines"` // of the port, which devices on one address share
+	QPs      []QPStats         `json:"qps"`     // by number
+	Events   []EventStats      `json:"events"`  // the last ones, oldest first
+}
+
+// EngineStats is an engine at one moment (see Config.Engines). With one backend for all,
+// its packets are those of the first.
+type EngineStats struct {
+	QPs           int    `json:"qps"`
+	RxPackets     uint64 `json:"rx_packets"`
+	TxPackets     uint64 `json:"tx_packets"`
+	RxPassed      uint64 `json:"rx_passed"`       // packets that another one has received for it
+	RxPassDropped uint64 `json:"rx_pass_dropped"` // ... and dropped, because too many waited
 }
 
 // QPStats is a queue pair at one moment.
 type QPStats struct {
 	QPN     string     `json:"qpn"`
+	Engine  int        `json:"engine"` // its place in Stats.Engines
 	Type    string     `json:"type"`
 	State   string     `json:"state"`
 	Peer    netip.Addr `json:"peer"` // of a connection, else the zero value
@@ -52,23 +65,15 @@ type EventStats struct {
 // asynchronous events, whether NextEvent has returned them or not.
 func (d *Device) Stats() Stats {
 	s := Stats{Name: d.cfg.Name, Addr: d.port.addr, Counters: d.Counters(), QPs: []QPStats{}, Events: d.recent.list()}
-	e := d.port.engine
-	now := e.lock()
-	s.Seconds, s.Backend = now.Seconds(), e.be.Caps().Name
-	var own []*QP
-	for _, q := range e.qps {
-		if q.typ != XRCRecv {
-			own = append(own, q)
-		} else {
-			own = append(own, q.opens...)
-		}
-	}
-	for _, q := range own {
-		if q.dev == d {
+	s.Backend = d.port.first().be.Caps().Name
+	for _, e := range d.port.engines {
+		s.Seconds = e.lock().Seconds()
+		for _, q := range e.own(d) {
 			s.QPs = append(s.QPs, q.stats())
 		}
+		e.unlock()
+		s.Engines = append(s.Engines, e.stats())
 	}
-	e.unlock()
 	slices.SortFunc(s.QPs, func(a, b QPStats) int {
 		if a.QPN < b.QPN {
 			return -1
@@ -76,6 +81,30 @@ func (d *Device) Stats() Stats {
 		return 1
 	})
 	return s
+}
+
+// own returns the queue pairs of a device. The lock is held.
+func (e *engine) own(d *Device) (list []*QP) {
+	for _, q := range e.qps {
+		of := []*QP{q}
+		if q.typ == XRCRecv {
+			of = q.opens
+		}
+		for _, q := range of {
+			if q.dev == d {
+				list = append(list, q)
+			}
+		}
+	}
+	return list
+}
+
+// stats may be called by anybody.
+func (e *engine) stats() EngineStats {
+	c := e.be.Stats()
+	return EngineStats{
+		QPs: int(e.used.Load()), RxPackets: c[netio.RxPackets], TxPackets: c[netio.TxPackets], RxPassed: c[netio.RxPassed], RxPassDropped: c[netio.RxPassDropped],
+	}
 }
 
 // Stats returns how the queue pair is doing, as Device.Stats does.
@@ -89,7 +118,7 @@ func (q *QP) Stats() QPStats {
 func (q *QP) stats() QPStats {
 	a, c := q.t.Query(), q.core.t.Congestion()
 	s := QPStats{
-		QPN: q.num.String(), Type: q.typ.String(), State: a.State.String(), PathMTU: a.PathMTU.Bytes(),
+		QPN: q.num.String(), Engine: q.e.index, Type: q.typ.String(), State: a.State.String(), PathMTU: a.PathMTU.Bytes(),
 		Rate: c.Rate, Target: c.Target, Alpha: c.Alpha,
 	}
 	if q.typ != UD && a.DestQPN != 0 {

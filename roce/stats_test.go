@@ -87,7 +87,7 @@ func TestStatDir(t *testing.T) {
 	}
 }
 
-// The goroutine of a device's engine has a label for profiles, its address.
+// The goroutine of an engine has labels for profiles: its number, and the address.
 func TestEngineIsLabelled(t *testing.T) {
 	be, err := netio.NewFabric().Open(netip.MustParseAddrPort("10.0.0.7:4791"))
 	if err != nil {
@@ -98,7 +98,7 @@ func TestEngineIsLabelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	const want = `labels: {"roce":"10.0.0.7:4791"}`
+	const want = `labels: {"engine":"0", "roce":"10.0.0.7:4791"}`
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		var profile bytes.Buffer
 		pprof.Lookup("goroutine").WriteTo(&profile, 1)

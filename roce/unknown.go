@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/goroce/goroce/ib"
@@ -16,12 +17,19 @@ import (
 // first, so that noise is not. That is work which strangers ask for, so the rate of
 // it is limited (Config.UnknownQPRate), and none is done when no logger listens.
 type unknown struct {
-	logger   *slog.Logger
-	interval time.Duration // between packets, in the long run; 0: none is looked at
+	logger  *slog.Logger
+	limit   *unknownLimit // nil: no packet is looked at
+	rx      inflow
+	notices []notice // to be told when the lock is released; never longer than its capacity
+}
+
+// unknownLimit is the rate of all engines of a port.
+type unknownLimit struct {
+	interval time.Duration // between packets, in the long run
 	burst    time.Duration // how far full may lie ahead
-	full     time.Duration // when everything allowed so far would have come evenly
-	rx       inflow
-	notices  []notice // to be told when the lock is released; never longer than its capacity
+
+	mu   sync.Mutex    // leaf
+	full time.Duration // when everything allowed so far would have come evenly
 }
 
 // notice is one packet for a queue pair that does not exist.
@@ -37,18 +45,27 @@ const (
 	maxUnknownQPRate = 1000
 )
 
-func newUnknown(logger *slog.Logger, rate int) unknown {
-	u := unknown{logger: logger}
-	if rate > 0 && logger.Enabled(context.Background(), slog.LevelWarn) {
-		u.interval = time.Second / time.Duration(rate)
-		u.burst = time.Second - u.interval
+// newUnknownLimit returns nil when nothing is to be looked at.
+func newUnknownLimit(logger *slog.Logger, rate int) *unknownLimit {
+	if rate <= 0 || !logger.Enabled(context.Background(), slog.LevelWarn) {
+		return nil
+	}
+	interval := time.Second / time.Duration(rate)
+	return &unknownLimit{interval: interval, burst: time.Second - interval}
+}
+
+func newUnknown(logger *slog.Logger, limit *unknownLimit) unknown {
+	u := unknown{logger: logger, limit: limit}
+	if limit != nil {
 		u.notices = make([]notice, 0, 16)
 	}
 	return u
 }
 
 // allows reports whether one packet more may be looked at now.
-func (u *unknown) allows(now time.Duration) bool {
+func (u *unknownLimit) allows(now time.Duration) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	u.full = max(u.full, now)
 	if u.full-now > u.burst {
 		return false
@@ -62,8 +79,8 @@ func (e *engine) unknownQP(now time.Duration, src netip.AddrPort, r *netio.Recei
 	e.count(dropUnknownQP)
 	u := &e.unknown
 	switch {
-	case u.interval == 0:
-	case len(u.notices) == cap(u.notices) || !u.allows(now):
+	case u.limit == nil:
+	case len(u.notices) == cap(u.notices) || !u.limit.allows(now):
 		e.count(unknownQPLimited)
 	default:
 		if _, ok := u.rx.sealed(src, r, segment, p); ok {

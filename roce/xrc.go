@@ -2,6 +2,8 @@ package roce
 
 import (
 	"fmt"
+	"hash/fnv"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -88,7 +90,7 @@ func (d *Device) OpenXRCD(name string, flags int) (*XRCD, error) {
 	if flags&^(os.O_CREATE|os.O_EXCL) != 0 || name == "" && flags&os.O_CREATE == 0 {
 		return nil, &ConfigError{"flags", fmt.Sprintf("%#x", flags), "allowed are os.O_CREATE, which a domain without a name needs, and os.O_EXCL"}
 	}
-	e := d.port.engine
+	e := d.port.domainEngine(name)
 	e.lock()
 	defer e.unlock()
 	if err := d.gone(); err != nil {
@@ -106,6 +108,17 @@ func (d *Device) OpenXRCD(name string, flags int) (*XRCD, error) {
 	x := &XRCD{dev: d, dom: dom}
 	e.xrc.opens[x] = struct{}{}
 	return x, nil
+}
+
+// domainEngine returns the engine of all targets and shared receive queues of a
+// domain: the same for a name, or the least used one if it has none.
+func (p *port) domainEngine(name string) *engine {
+	if name == "" {
+		return p.leastUsed()
+	}
+	h := fnv.New32a()
+	io.WriteString(h, name) // which cannot fail
+	return p.engines[int(h.Sum32())%len(p.engines)]
 }
 
 // Close closes the domain (ibv_close_xrcd). It returns ErrBusy while shared receive
@@ -139,7 +152,7 @@ func (s *SRQ) join(x *XRCD, cq *CQ) error {
 	case cq == nil || cq.dev != s.dev:
 		return &ConfigError{"CQ", cq, "a completion queue of the same device goes with XRCD"}
 	}
-	return s.dev.number(func(num ib.QPN) (bool, error) {
+	return s.dev.number(x.dom.e, func(num ib.QPN) (bool, error) {
 		if x.closed {
 			return false, ErrClosed
 		}
@@ -151,7 +164,7 @@ func (s *SRQ) join(x *XRCD, cq *CQ) error {
 		s.t = transport.SRQ{Num: num, RQ: s, CQ: cq, Mem: s.dev.mem, PD: s.pd.num}
 		srqs[num] = s
 		x.refs++
-		cq.refs.Add(1)
+		cq.use(x.dom.e)
 		return true, nil
 	})
 }
@@ -187,7 +200,7 @@ func (x *XRCD) CreateQP() (*QP, error) {
 	core.SetPSN(ib.PSN(psn & 0xffffff))
 	core.core = core
 	var q *QP
-	err = x.dev.number(func(num ib.QPN) (bool, error) {
+	err = x.dev.number(x.dom.e, func(num ib.QPN) (bool, error) {
 		if x.closed {
 			return false, ErrClosed
 		}

@@ -75,7 +75,13 @@ func TestStat(t *testing.T) {
 		devices[].backend string
 		devices[].seconds number
 		devices[].counters.* number
+		devices[].engines[].qps number
+		devices[].engines[].rx_packets number
+		devices[].engines[].rx_pass_dropped number
+		devices[].engines[].rx_passed number
+		devices[].engines[].tx_packets number
 		devices[].qps[].qpn string
+		devices[].qps[].engine number
 		devices[].qps[].type string
 		devices[].qps[].state string
 		devices[].qps[].peer string

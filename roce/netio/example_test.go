@@ -3,6 +3,7 @@ package netio_test
 import (
 	"bytes"
 	"fmt"
+	"log"
 	"net/netip"
 	"time"
 
@@ -60,6 +61,21 @@ func ExampleListenUDP() {
 	_, err := netio.ListenUDP(netio.UDPConfig{Addr: netip.MustParseAddrPort("0.0.0.0:4791")})
 	fmt.Println(err)
 	// Output: listen on UDP 0.0.0.0:4791: the address must be a concrete one, as the ICRC of each packet covers it
+}
+
+func ExampleListenQueues() {
+	// As ListenUDP: nobody else may have the address.
+	cfg := netio.UDPConfig{Addr: netip.MustParseAddrPort("127.0.0.1:47910")}
+	all, err := netio.ListenQueues(cfg, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, q := range all {
+		defer q.Close()
+	}
+	_, err = netio.ListenQueues(cfg, 2)
+	fmt.Println(len(all), "queues; once more:", err != nil)
+	// Output: 2 queues; once more: true
 }
 
 func ExampleWithFaults() {
