@@ -64,13 +64,13 @@ func (w *reqWorld) turn(now time.Duration) int {
 // ack acknowledges everything up to a PSN.
 func (w *reqWorld) ack(psn int) { w.q.Receive(w.now, w.packet([]string{"ACK", strconv.Itoa(psn)})) }
 
-// A token bucket: 120 Mb/s are 15 bytes per us, a packet of 256 bytes is 300 with its
-// headers, 272 of them in the turn's budget. The bucket holds 200 us, 3000 bytes. A turn
-// may go over by a packet; what it took too much is waited for, and 100 us more, so that
+// A token bucket: 480 Mb/s are 60 bytes per us, a packet of 256 bytes is 300 with its
+// headers, 272 of them in the turn's budget. The bucket holds 50 us, 3000 bytes. A turn
+// may go over by a packet; what it took too much is waited for, and 25 us more, so that
 // the next run is one. All services are paced.
 func TestPacing(t *testing.T) {
 	for _, typ := range []QPType{RC, UC, UD} {
-		c := &fixedRate{rate: 120 * cc.Mbps}
+		c := &fixedRate{rate: 480 * cc.Mbps}
 		w := newPaced(t, typ, c)
 		if typ == UD {
 			for id := range 23 {
@@ -84,11 +84,11 @@ func TestPacing(t *testing.T) {
 			packets int
 			due     time.Duration // of the next
 		}{
-			{0, 12, 140 * us},                 // 3000 - 12*300 = -600: 40 us
-			{139 * us, 0, 140 * us},           // too early
-			{140 * us, 6, 260 * us},           // 1500 - 6*300 = -300: 20 us
-			{340 * us, 10, 460 * us},          // 80 us late: 2700 - 10*300
-			{5 * time.Millisecond, 12, Never}, // 4.54 ms late: the bucket holds 2.1 ms now, and is full
+			{0, 12, 35 * us},                  // 3000 - 12*300 = -600: 10 us
+			{34 * us, 0, 35 * us},             // too early
+			{35 * us, 6, 65 * us},             // 1500 - 6*300 = -300: 5 us
+			{85 * us, 10, 115 * us},           // 20 us late: 2700 - 10*300
+			{5 * time.Millisecond, 12, Never}, // 4.885 ms late: the bucket holds 2.025 ms now, and is full
 		} {
 			if typ == UD && i > 2 {
 				break // all has been sent
@@ -126,7 +126,7 @@ func TestPacingLeavesControl(t *testing.T) {
 // with ICRC and 300 with IP and UDP headers, 3000 bytes are a burst.
 func TestPacingOfResponses(t *testing.T) {
 	w := newRspWorldOf(t, RC, rspAttr())
-	w.q.cfg.Congestion = &fixedRate{rate: 120 * cc.Mbps}
+	w.q.cfg.Congestion = &fixedRate{rate: 480 * cc.Mbps}
 	w.in(w.build("RDMA_READ_REQUEST 0 len=10240"))
 	for i, want := range []int{12, 6, 6} {
 		if i > 0 {
@@ -149,13 +149,13 @@ func TestPacingAsks(t *testing.T) {
 		asks []int // packets
 	}{
 		{cc.Unlimited, []int{51}},                  // a quarter of 64 KiB, 316 a packet
-		{120 * cc.Mbps, []int{9, 19}},              // 3000 bytes
-		{10 * cc.Mbps, []int{0, 1, 2, 3, 4, 5, 6}}, // 250
+		{480 * cc.Mbps, []int{9, 19}},              // 3000 bytes
+		{40 * cc.Mbps, []int{0, 1, 2, 3, 4, 5, 6}}, // 250
 	} {
 		w := newPaced(t, RC, &fixedRate{rate: c.rate})
 		w.post([]string{"1", "SEND", "16384"})
 		var asks []int
-		for now := time.Duration(0); len(w.out.sent) < 60 && len(asks) < len(c.asks); now += 100 * us {
+		for now := time.Duration(0); len(w.out.sent) < 60 && len(asks) < len(c.asks); now += 25 * us {
 			before := len(w.out.sent)
 			w.turn(now)
 			for i, b := range w.out.sent[before:] {

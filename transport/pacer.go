@@ -8,8 +8,9 @@ import (
 
 const (
 	// paceBurst is how much of its rate a queue pair sends at once: more would
-	// arrive at a slow link as one burst.
-	paceBurst = 200 * time.Microsecond
+	// arrive at a slow link as one burst. With 200 us two of 100 Gb/s fill RED's queue
+	// by themselves, and are not fair (TestCongested).
+	paceBurst = 50 * time.Microsecond
 	// paceRun is what it waits for when it has none left, so that a run of packets
 	// leaves with one system call and not each by itself.
 	paceRun = paceBurst / 2

@@ -33,10 +33,12 @@ type DCQCN struct {
 	// B is how many bytes sent are a step as well; 0 means 10 MB.
 	B int64
 	// F is the number of steps, by time or bytes, that bring a rate back half of
-	// the way each; after them it grows. 0 means 5.
+	// the way each; after them it grows. 0 means 1, as in mlx5; the paper has 5.
 	F int
-	// RAI is what the target grows by at a step; 0 means a thousandth of LineRate, which
-	// is the paper's 40 Mb/s of 40 Gb/s, and 5 Mb/s without one, as in mlx5.
+	// RAI is what the target grows by at a step; 0 means a 1250th of LineRate, 32 Mb/s
+	// of 40 Gb/s, where the paper has 40. Without one a first CNP says that at least
+	// two share a link, so it is a 625th of what was delivered then, and no less than
+	// the 5 Mb/s of mlx5.
 	RAI Rate
 	// RHAI is what it grows by, times the steps so far, after F steps by both time
 	// and bytes; 0 means five times RAI.
@@ -50,8 +52,14 @@ type DCQCN struct {
 	InitialRate Rate
 }
 
-// ceiling stands for the line rate where none is given: nothing limits beyond.
-const ceiling = 1000 * Gbps
+const (
+	// ceiling stands for the line rate where none is given: nothing limits beyond.
+	ceiling = 1000 * Gbps
+	// lineSteps is how many steps of additive increase a link has.
+	lineSteps = 1250
+	// leastStep is the step where no line rate is known.
+	leastStep = 5 * Mbps
+)
 
 // check puts defaults in place and checks.
 func (p *DCQCN) check() error {
@@ -62,15 +70,15 @@ func (p *DCQCN) check() error {
 		{"K in seconds", &k, 55e-6, 1e-6, 10},
 		{"Tr in seconds", &tr, 55e-6, 1e-6, 10},
 		{"B", &b, 10e6, 1, 1 << 50},
-		{"F", &f, 5, 1, 1000},
+		{"F", &f, 1, 1, 1000},
 		{"LineRate", &line, float64(ceiling), 1e3, float64(ceiling)},
 	})
 	if err != nil {
 		return err
 	}
-	step := 5e6
+	step := float64(leastStep)
 	if p.LineRate > 0 {
-		step = max(line/1000, 1e3)
+		step = max(line/lineSteps, 1e3)
 	}
 	if err := fill([]param{{"RAI", &rai, step, 1e3, 1e12}}); err != nil {
 		return err
@@ -90,10 +98,11 @@ func (p *DCQCN) check() error {
 // New implements Algorithm. The error is a *ParamError.
 func (p DCQCN) New() (Controller, error) {
 	open := p.LineRate == 0
+	finds := open && p.RAI == 0 && p.RHAI == 0
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	c := &dcqcn{DCQCN: p, open: open}
+	c := &dcqcn{DCQCN: p, open: open, finds: finds}
 	c.start(0)
 	return c, nil
 }
@@ -103,6 +112,7 @@ func (p DCQCN) New() (Controller, error) {
 type dcqcn struct {
 	DCQCN
 	open    bool // LineRate is the ceiling
+	finds   bool // RAI and RHAI follow from what is delivered
 	rc, rt  Rate // current and target
 	alpha   float64
 	cut     bool          // there was a CNP: alpha has a timer
@@ -115,7 +125,7 @@ type dcqcn struct {
 }
 
 func (c *dcqcn) start(now time.Duration) {
-	*c = dcqcn{DCQCN: c.DCQCN, open: c.open, rc: c.InitialRate, rt: c.InitialRate, alpha: 1, rateAt: now}
+	*c = dcqcn{DCQCN: c.DCQCN, open: c.open, finds: c.finds, rc: c.InitialRate, rt: c.InitialRate, alpha: 1, rateAt: now}
 }
 
 // full says that the rate is as high as it can be: it has no timers.
@@ -194,10 +204,14 @@ func (c *dcqcn) Signal(now time.Duration, s Signal) {
 }
 
 // begin sets the rate that the first CNP reduces: what was sent, so that it bites at
-// once. Without a line rate it reports false if nothing was.
+// once; and the steps by which it grows again. Without a line rate it reports false if nothing was.
 func (c *dcqcn) begin(delivered Rate) bool {
 	if delivered > 0 {
 		c.rc = min(c.rc, max(delivered, c.Rmin))
+	}
+	if c.finds {
+		c.RAI = max(leastStep, 2*delivered/lineSteps)
+		c.RHAI = 5 * c.RAI
 	}
 	return delivered > 0 || !c.open
 }

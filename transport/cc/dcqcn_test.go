@@ -186,11 +186,11 @@ func TestDCQCN(t *testing.T) {
 	}
 }
 
-// The defaults are those of the paper: g = 1/256, K and Tr 55 us, F 5, RAI 40 Mb/s.
-// Two CNPs halve 40 Gb/s twice; T = 1 to 4 are 15, 17.5, 18.75 and 19.375 Gb/s;
-// T = 5 is the first additive step: RT 20.04, RC 19.7075.
+// The defaults are those of the paper but for F and RAI: g = 1/256, K and Tr 55 us.
+// With its F 5 and RAI 40 Mb/s: two CNPs halve 40 Gb/s twice; T = 1 to 4 are 15, 17.5,
+// 18.75 and 19.375 Gb/s; T = 5 is the first additive step: RT 20.04, RC 19.7075.
 func TestDCQCNDefaults(t *testing.T) {
-	c := newOf(t, DCQCN{LineRate: 40 * Gbps})
+	c := newOf(t, DCQCN{LineRate: 40 * Gbps, F: 5, RAI: 40 * Mbps})
 	c.Signal(0, Signal{Kind: CNP})
 	c.Signal(0, Signal{Kind: CNP})
 	for i, want := range []Rate{10, 15, 17.5, 18.75, 19.375, 19.7075} {
@@ -329,21 +329,26 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// What the target grows by follows from the line rate, as in the paper: 40 Mb/s of 40
-// Gb/s; without one it is that of mlx5. Hyper increase is five times as much.
+// What the target grows by follows from the line rate, without one from what the first
+// CNP finds; hyper increase is five times as much. What was asked for stays.
 func TestDCQCNSteps(t *testing.T) {
 	for _, c := range []struct {
 		p         DCQCN
+		delivered Rate
 		rai, rhai Rate
 	}{
-		{DCQCN{LineRate: 40 * Gbps}, 40 * Mbps, 200 * Mbps},
-		{DCQCN{LineRate: 10 * Gbps}, 10 * Mbps, 50 * Mbps},
-		{DCQCN{}, 5 * Mbps, 25 * Mbps},
-		{DCQCN{RAI: 7 * Mbps}, 7 * Mbps, 35 * Mbps},
-		{DCQCN{LineRate: 10 * Gbps, RAI: 7 * Mbps, RHAI: Mbps}, 7 * Mbps, Mbps},
+		{DCQCN{LineRate: 40 * Gbps}, 20 * Gbps, 32 * Mbps, 160 * Mbps},
+		{DCQCN{LineRate: 10 * Gbps}, 5 * Gbps, 8 * Mbps, 40 * Mbps},
+		{DCQCN{}, 50 * Gbps, 80 * Mbps, 400 * Mbps},
+		{DCQCN{}, Gbps, 5 * Mbps, 25 * Mbps},
+		{DCQCN{RAI: 7 * Mbps}, 50 * Gbps, 7 * Mbps, 35 * Mbps},
+		{DCQCN{RHAI: 7 * Mbps}, 50 * Gbps, 5 * Mbps, 7 * Mbps},
+		{DCQCN{LineRate: 10 * Gbps, RAI: 7 * Mbps, RHAI: Mbps}, Gbps, 7 * Mbps, Mbps},
 	} {
-		if d := newOf(t, c.p).(*dcqcn); d.RAI != c.rai || d.RHAI != c.rhai {
-			t.Errorf("%+v: %v and %v, want %v and %v", c.p, d.RAI, d.RHAI, c.rai, c.rhai)
+		d := newOf(t, c.p).(*dcqcn)
+		d.Signal(0, Signal{Kind: CNP, Delivered: c.delivered})
+		if d.F != 1 || d.RAI != c.rai || d.RHAI != c.rhai {
+			t.Errorf("%+v, %v delivered: F %d, %v and %v, want 1, %v and %v", c.p, c.delivered, d.F, d.RAI, d.RHAI, c.rai, c.rhai)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 // Defaults are those of cc.DCQCN, written out, at a line rate.
 func Defaults(line float64) cc.DCQCN {
 	return cc.DCQCN{
-		G: 1.0 / 256, K: 55 * time.Microsecond, Tr: 55 * time.Microsecond, B: 10_000_000, F: 5,
-		RAI: cc.Rate(line / 1000), RHAI: cc.Rate(line / 200), Rmin: 10 * cc.Mbps, LineRate: cc.Rate(line),
+		G: 1.0 / 256, K: 55 * time.Microsecond, Tr: 55 * time.Microsecond, B: 10_000_000, F: 1,
+		RAI: cc.Rate(line / 1250), RHAI: cc.Rate(line / 250), Rmin: 10 * cc.Mbps, LineRate: cc.Rate(line),
 	}
 }
 
@@ -89,7 +89,7 @@ func Report(w io.Writer) (charts map[string]string, err error) {
 	p := &report{w: w}
 	charts = map[string]string{}
 	p.fairness(charts)
-	p.roundTrips()
+	p.differences()
 	p.convergence(charts)
 	p.incast(charts)
 	p.parameters()
@@ -130,26 +130,25 @@ func (p *report) fairness(charts map[string]string) {
 	}
 }
 
-// roundTrips shows what the two differences from the paper do to many flows: timers
-// that know round trip times, and an additive increase in proportion to the link.
-func (p *report) roundTrips() {
+// differences shows what the differences from the paper do to many flows: timers that
+// know round trip times, and other steps.
+func (p *report) differences() {
 	p.line("\n| 16 flows, RED 100/400 KB, 20 %% | 10 Gb/s: Jain | utilisation | queue | 25 Gb/s: Jain | utilisation | queue |\n|---|---|---|---|---|---|---|")
 	for _, c := range []struct {
-		name  string
-		noRTT bool
-		rai   cc.Rate // 0 for a thousandth of the link's rate
+		name   string
+		noRTT  bool
+		change func(d *cc.DCQCN)
 	}{
-		{"the paper's: RAI 40 Mb/s, no round trip times", true, 40 * cc.Mbps},
-		{"RAI a thousandth, no round trip times: UC, UD", true, 0},
-		{"RAI 40 Mb/s, round trip times", false, 40 * cc.Mbps},
-		{"RAI a thousandth, round trip times: the default", false, 0},
+		{"the paper's: F 5, RAI 40 Mb/s, no round trip times", true, func(d *cc.DCQCN) { d.F, d.RAI, d.RHAI = 5, 40*cc.Mbps, 200*cc.Mbps }},
+		{"no round trip times: UC, UD", true, func(*cc.DCQCN) {}},
+		{"F 5", false, func(d *cc.DCQCN) { d.F = 5 }},
+		{"RAI 40 Mb/s", false, func(d *cc.DCQCN) { d.RAI, d.RHAI = 40*cc.Mbps, 200*cc.Mbps }},
+		{"the default", false, func(*cc.DCQCN) {}},
 	} {
 		row := "| " + c.name + " |"
 		for _, line := range []float64{10e9, 25e9} {
 			cfg, d := Equal(16, line, hpccRED, 2*settled), Defaults(line)
-			if c.rai > 0 {
-				d.RAI, d.RHAI = c.rai, 5*c.rai
-			}
+			c.change(&d)
 			cfg.Algorithm, cfg.NoRTT = d, c.noRTT
 			s := p.seeds(cfg)
 			if p.err != nil {
@@ -240,7 +239,7 @@ func (p *report) parameters() {
 		{"Tr 20 us", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.Tr = 20 * time.Microsecond }},
 		{"Tr 300 us", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.Tr = 300 * time.Microsecond }},
 		{"B 150 KB", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.B = 150_000 }},
-		{"F 1", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.F = 1 }},
+		{"F 5", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.F = 5 }},
 		{"RAI 5 Mb/s", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.RAI = 5 * cc.Mbps }},
 		{"RAI 200 Mb/s", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.RAI = 200 * cc.Mbps }},
 		{"RHAI 2 Gb/s", func(d *cc.DCQCN, _ *network.SwitchConfig) { d.RHAI = 2 * cc.Gbps }},
