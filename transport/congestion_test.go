@@ -172,7 +172,7 @@ func TestPacingAsks(t *testing.T) {
 
 // What a controller is told: the start, round trip times with what was sent of late,
 // CNPs, timeouts; and that nothing is known any more after a pause of 10 ms in which
-// nothing was sent and nothing came.
+// nothing was sent, nothing came and nothing was waited for.
 func TestSignals(t *testing.T) {
 	const ms = time.Millisecond
 	c := &fixedRate{rate: cc.Unlimited}
@@ -205,6 +205,9 @@ func TestSignals(t *testing.T) {
 	w.post([]string{"3", "SEND", "10"})
 	w.turn(w.now + 10*ms + 1)
 	expect("more than 10 ms later", cc.Start)
+	w.post([]string{"4", "SEND", "10"})
+	w.turn(w.now + 11*ms)
+	expect("more than 10 ms later, but 3 is not acknowledged")
 }
 
 // cnp is a CNP from an address; 192.0.2.2 is the peer's.

@@ -18,7 +18,8 @@ const (
 	paceLook = time.Millisecond
 	// paceLate bounds what a late timer makes up for.
 	paceLate = 2 * time.Millisecond
-	// paceIdle is the pause after which nothing is known of the network any more.
+	// paceIdle is the pause in which there was nothing to send or to wait for, and after
+	// which nothing is known of the network any more.
 	paceIdle = 10 * time.Millisecond
 	// paceSpan stands for the round trip time while that is not known.
 	paceSpan = time.Millisecond
@@ -100,12 +101,13 @@ func (p *pacer) start(now time.Duration) {
 }
 
 // allow returns how many bytes of budget may be sent now. At 0 the queue pair is held.
-func (p *pacer) allow(now time.Duration, budget int) int {
+// One that waits for acknowledgements is not idle, however late they are.
+func (p *pacer) allow(now time.Duration, budget int, waiting bool) int {
 	if p == nil {
 		return budget
 	}
 	p.bytes = 0
-	if now-p.busy > paceIdle {
+	if !waiting && now-p.busy > paceIdle {
 		p.signal(now, cc.Signal{Kind: cc.Start})
 	}
 	p.busy = now

@@ -355,7 +355,7 @@ func (q *QP) TransmitControl(now time.Duration, out Outbox) {
 // lets no more leave. It returns the bytes.
 func (q *QP) Transmit(now time.Duration, out Outbox, budget int) (n int) {
 	p := q.paced(now)
-	if budget = p.allow(now, budget); budget == 0 {
+	if budget = p.allow(now, budget, q.snd.inFlight() > 0 || q.snd.repeats()); budget == 0 {
 		return 0
 	}
 	n = q.take(now, out, budget)

@@ -19,9 +19,10 @@ type queueConfig struct {
 type counts struct {
 	packets, bytes, marked, dropped int
 	cnps                            int
-	longest                         int     // bytes
-	waited                          float64 // bytes that each packet found before it, in sum
-	from                            map[[4]byte]int
+	longest                         int             // bytes
+	waited                          float64         // bytes that each packet found before it, in sum
+	from                            map[[4]byte]int // bytes that have left, by source
+	left                            time.Duration   // when the last of them had
 }
 
 // queue is the output of a switch. A packet leaves when the link has sent it, which
@@ -73,7 +74,6 @@ func (q *queue) push(now time.Duration, p []byte) {
 	q.bytes += len(p)
 	q.longest = max(q.longest, backlog+len(p))
 	q.waited += float64(backlog)
-	q.from[source(p)] += len(p)
 }
 
 // marks draws whether RED marks a packet that finds a backlog.
@@ -96,6 +96,8 @@ func (q *queue) pop(now time.Duration) []byte {
 		return nil
 	}
 	p := q.wait[q.head].packet
+	q.from[source(p)] += len(p)
+	q.left = q.wait[q.head].at
 	q.head = (q.head + 1) % len(q.wait)
 	q.n--
 	return p

@@ -60,9 +60,10 @@ func run(c config) (r result, err error) {
 	}
 	begun := time.Now()
 	time.Sleep(settle)
-	before, at := n.seen(0), time.Now()
+	before := n.seen(0)
 	time.Sleep(time.Duration(c.seconds)*time.Second - time.Since(begun) - settle/2)
-	after, took := n.seen(0), time.Since(at)
+	after := n.seen(0)
+	took := after.left - before.left
 	for i := range c.flows {
 		from := netip.MustParseAddr(addr(0, i)).As4()
 		r.rates = append(r.rates, float64(8*(after.from[from]-before.from[from]))/took.Seconds())
