@@ -16,6 +16,9 @@ for member in /usr/bin/roce /usr/share/man/man1/roce-dump.1.gz /usr/share/bash-c
 done
 build/roce --version | grep -q "^roce $(dpkg-deb --field "$deb" Version), go" || { echo "build/roce has another version than $deb"; exit 1; }
 bash -n build/deb/usr/share/bash-completion/completions/roce
+if have dockerfilelint; then # npm install -g dockerfilelint
+	dockerfilelint packaging/Containerfile
+fi
 if have lintian; then
 	lintian --fail-on error,warning "$deb"
 fi

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 echo "make test: Debian packages that the tests need are named, and installed when root on Debian unless NOINSTALL is set;"
-echo "           then gofmt, go vet, staticcheck; go test -race ./... and go test ./...; a covering subset of the interop cases (Linux rxe in QEMU)."
+echo "           then gofmt, go vet, staticcheck; builds for other systems; go test -race ./... and go test ./...; a covering subset of the interop cases (Linux rxe in QEMU)."
 
 command -v go >/dev/null || { echo "make test: FAILED: no go command in PATH; Go 1.26 or later is needed (https://go.dev/dl)"; exit 1; }
 
@@ -71,6 +71,9 @@ want_dropin
 
 step "gofmt, go vet, staticcheck"
 make --no-print-directory lint
+
+step "builds for Linux, macOS and Windows on amd64 and arm64"
+make --no-print-directory cross
 
 step "unit tests"
 if [ "$compiler" = yes ]; then

@@ -30,15 +30,31 @@ rule() { ip netns exec $1 nft "add table ip t; add chain ip t c { type $2; }; ad
 serve $ROCE serve --addr 10.9.1.2
 `
 
+// doctorNetwork6 gives it addresses of IPv6 as well, after all that ends them: a link that
+// is down, or has a small MTU.
+const doctorNetwork6 = `
+ip netns exec r sh -c 'echo 1 >/proc/sys/net/ipv6/conf/all/forwarding'
+for l in "a va fd09::1" "r ra fd09::2" "r rb fd09:1::1" "b vb fd09:1::2"; do
+	set -- $l
+	ip -n $1 addr add $3/64 dev $2 nodad
+done
+ip -n a route add default via fd09::2; ip -n b route add default via fd09:1::1
+ip netns exec b $ROCE serve --addr fd09:1::2 >served6 2>&1 & server6=$!; until grep -q serving served6; do sleep 0.02; done
+rule6() { ip netns exec $1 nft "add table ip6 t; add chain ip6 t c { type $2; }; add rule ip6 t c $3"; }
+`
+
+// doctorCase is something that is broken, and mended.
+type doctorCase struct {
+	name, breaks, args, mends string
+	want                      string // in the output
+	not                       string // not in it
+}
+
 // Each thing that doctor looks at is broken, and found: by the line that begins with
 // want, and by the exit status.
 func TestDoctorFinds(t *testing.T) {
 	t.Parallel()
-	cases := []struct {
-		name, breaks, args, mends string
-		want                      string // in the output
-		not                       string // not in it
-	}{
+	cases := []doctorCase{
 		{"nothing", "", "10.9.1.2", "", "ok       ecn-path ECN bits arrive at 10.9.1.2", "failure"},
 		{"small path MTU wanted", "ip -n a link set va mtu 1500", "-m 1024 10.9.1.2", "ip -n a link set va mtu 9000", "ok       path-mtu packets of path MTU 1024 come through", "failure"},
 		{"port in use", "ip netns exec a $ROCE serve --addr 10.9.0.1 >held & held=$!; until grep -q serving held; do sleep 0.02; done", "10.9.1.2", "kill $held; wait $held || :",
@@ -66,6 +82,13 @@ func TestDoctorFinds(t *testing.T) {
 		t.Skip("needs the command nft")
 	}
 	script := doctorNetwork
+	cases = append(cases, []doctorCase{
+		{"nothing, IPv6", doctorNetwork6, "fd09:1::2", "", "ok       ecn-path ECN bits arrive at fd09:1::2", "failure"},
+		{"path MTU, IPv6", "ip -n r link set rb mtu 1500", "fd09:1::2", "ip -n r link set rb mtu 9000", "failure  path-mtu packets of path MTU 4096 are lost on the way, those of 1024 come through", "exit 0"},
+		{"address translation, IPv6", "rule6 r 'nat hook postrouting priority 100' 'oif rb masquerade'", "fd09:1::2", "ip netns exec r nft flush ruleset",
+			"failure  nat      fd09:1::2 sees [fd09:1::1]:", "exit 0"},
+		{"firewall there, IPv6", "rule6 b 'filter hook input priority 0' 'udp dport 4791 drop'", "fd09:1::2", "ip netns exec b nft flush ruleset; kill $server6; wait $server6 || :", "failure  cm       fd09:1::2 answers nothing", "exit 0"},
+	}...)
 	for i, c := range cases {
 		script += fmt.Sprintf("echo '== %d'\n%s\ndoctor %s\n%s\n", i, c.breaks, c.args, c.mends)
 	}

@@ -151,11 +151,11 @@ func silenceHint(peer netip.Addr, counters map[string]uint64) string {
 	case n["tx_refused"] > 0:
 		return fmt.Sprintf("a firewall of this machine refused %d packets to %v: allow UDP port 4791", n["tx_refused"], peer)
 	case n["drop_icrc"]+n["drop_ip_id"] > 0:
-		return fmt.Sprintf("%d packets came with a wrong ICRC: something between us and %v changes packets (NAT does)", n["drop_icrc"]+n["drop_ip_id"], peer)
+		return fmt.Sprintf("%d packets came with a wrong ICRC: something between us and %v changes packets (NAT does): 'roce doctor %v' says what", n["drop_icrc"]+n["drop_ip_id"], peer, peer)
 	case n["tx_unreachable"]+n["icmp_errors"] > 0:
-		return fmt.Sprintf("%v cannot be reached on UDP port 4791: is its program still running, is there a route, does no firewall block the port?", peer)
+		return fmt.Sprintf("%v cannot be reached on UDP port 4791: is its program still running, is there a route, does no firewall block the port? 'roce doctor %v' looks", peer, peer)
 	}
-	return fmt.Sprintf("%v does not answer on UDP port 4791: is its program still running, does no firewall block the port, do both sides use the same -m?", peer)
+	return fmt.Sprintf("%v does not answer on UDP port 4791: is its program still running, does no firewall block the port, do both sides use the same -m? 'roce doctor %v' looks", peer, peer)
 }
 
 // pingpongResult is what --json prints.

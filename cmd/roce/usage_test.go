@@ -376,6 +376,8 @@ func TestSilenceHint(t *testing.T) {
 	} {
 		if got := silenceHint(addr("10.0.0.2"), map[string]uint64{name: 3}); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
+		} else if asks := "'roce doctor 10.0.0.2'"; strings.Contains(got, asks) != (name != "tx_too_big" && name != "tx_refused") {
+			t.Errorf("%s: %q and %q", name, got, asks)
 		}
 	}
 }
