@@ -15,6 +15,10 @@ import (
 // somebody wakes it. The three descriptors are in an epoll set, and that set is
 // what Go's own poller watches: the goroutine parks without holding a thread, and
 // the timerfd keeps deadlines below a millisecond, which Go's timers do not.
+//
+// The set watches the socket only while somebody waits. Otherwise each packet would wake
+// the thread that waits in Go's poller: whoever sends the packet pays for that, and while
+// a program polls it is for nothing.
 type poller struct {
 	set  *os.File // the epoll set
 	conn syscall.RawConn
@@ -32,7 +36,7 @@ type poller struct {
 	sock   int
 	event  int
 	timer  int
-	write  bool // the set watches for writability
+	sees   bool // the set watches the socket, until the next event
 	armed  bool // the timer runs
 	events [4]unix.EpollEvent
 	drain  [8]byte
@@ -64,9 +68,8 @@ func (p *poller) open() (err error) {
 	if p.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	for _, fd := range []int{p.sock, p.event, p.timer} {
-		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
-		if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+	for _, w := range []unix.EpollEvent{{Fd: int32(p.sock)}, {Fd: int32(p.event), Events: unix.EPOLLIN}, {Fd: int32(p.timer), Events: unix.EPOLLIN}} {
+		if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, int(w.Fd), &w); err != nil {
 			return os.NewSyscallError("epoll_ctl", err)
 		}
 	}
@@ -107,6 +110,7 @@ func (p *poller) wait(timeout time.Duration, write bool) (sockErr bool, err erro
 	err = p.begin(timeout, write)
 	if err == nil {
 		err = p.conn.Read(p.try)
+		p.lookAway()
 	}
 	p.state.Store(pollIdle)
 	if err != nil {
@@ -123,16 +127,14 @@ func (p *poller) begin(timeout time.Duration, write bool) error {
 		return net.ErrClosed
 	}
 	p.poll, p.sockErr = timeout == 0, false
-	if write != p.write {
-		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.sock)}
-		if write {
-			ev.Events |= unix.EPOLLOUT
-		}
-		if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_MOD, p.sock, &ev); err != nil {
-			return err
-		}
-		p.write = write
+	events := uint32(unix.EPOLLIN | unix.EPOLLONESHOT)
+	if write {
+		events |= unix.EPOLLOUT
 	}
+	if err := p.watchFor(events); err != nil {
+		return err
+	}
+	p.sees = true
 	if timeout <= 0 && !p.armed {
 		return nil
 	}
@@ -142,6 +144,23 @@ func (p *poller) begin(timeout time.Duration, write bool) error {
 	}
 	p.armed = timeout > 0
 	return unix.TimerfdSettime(p.timer, 0, &its, nil)
+}
+
+// watchFor says what of the socket ends a wait; 0 is nothing but an error. The
+// descriptors are locked.
+func (p *poller) watchFor(events uint32) error {
+	return unix.EpollCtl(p.ep, unix.EPOLL_CTL_MOD, p.sock, &unix.EpollEvent{Events: events, Fd: int32(p.sock)})
+}
+
+// lookAway lets the set watch the socket no more, after a wait that something else has
+// ended.
+func (p *poller) lookAway() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sees && !p.closed {
+		p.watchFor(0)
+		p.sees = false
+	}
 }
 
 // ready reports whether the wait is over. Go's poller calls it first, and again
@@ -163,6 +182,7 @@ func (p *poller) ready(uintptr) bool {
 		switch ev := &p.events[i]; int(ev.Fd) {
 		case p.sock:
 			p.sockErr = p.sockErr || ev.Events&unix.EPOLLERR != 0
+			p.sees = false
 		case p.event:
 			unix.Read(p.event, p.drain[:])
 		case p.timer:
