@@ -17,7 +17,15 @@ import (
 type queue struct {
 	*roce.CQ
 	given *eventTable
+	l3    C.uint8_t // what datagrams come in: sl of their completions
 }
+
+// The layer 3 of a datagram, which a completion tells (IBTA A17.4.5.1), where mlx5 has it
+// and UCX looks for it: in sl, with the bit that says that there is UDP.
+const (
+	overIPv6 = 1 | 1<<3
+	overIPv4 = 2 | 1<<3
+)
 
 // goroceCreateCQ makes a completion queue, with a channel if that is not 0. *cqe is
 // the number of entries, as asked for and then as it is.
@@ -44,7 +52,11 @@ func goroceCreateCQ(h, channel C.uint32_t, cookie C.uintptr_t, cqe *C.int, cq *C
 	if channel != 0 {
 		completions.own(c, cookie)
 	}
-	*cq, *cqe = cqs.add(&queue{c, d.events}), C.int(c.Cap())
+	q := &queue{CQ: c, given: d.events, l3: overIPv6}
+	if d.Addr().Is4() {
+		q.l3 = overIPv4
+	}
+	*cq, *cqe = cqs.add(q), C.int(c.Cap())
 	return 0
 }
 
@@ -100,6 +112,9 @@ func gorocePollCQ(h C.uint32_t, n C.int, wc *C.struct_ibv_wc) C.int {
 		got, err := c.Poll(batch[:min(len(batch), len(out)-done)])
 		for i := range got {
 			putWC(&out[done+i], &batch[i])
+			if batch[i].Flags&roce.WCGRH != 0 {
+				out[done+i].sl = c.l3
+			}
 		}
 		done += got
 		if err != nil && done == 0 {

@@ -252,9 +252,9 @@ func goroceInitAH(h C.uint32_t, wc *C.struct_ibv_wc, grh *C.struct_ibv_grh, attr
 func vectorOf(a *C.struct_ibv_ah_attr) (roce.AddressVector, bool) {
 	g := &a.grh
 	av := roce.AddressVector{
-		DGID: ib.GID(g.dgid), SGIDIndex: uint8(g.sgid_index), TrafficClass: uint8(g.traffic_class), HopLimit: uint8(g.hop_limit), FlowLabel: uint32(g.flow_label),
+		DGID: ib.GID(g.dgid), SGIDIndex: uint8(g.sgid_index), TrafficClass: uint8(g.traffic_class), HopLimit: uint8(g.hop_limit), FlowLabel: uint32(g.flow_label) & 0xfffff, // UCX sets more bits
 	}
-	if label := av.FlowLabel & 0xfffff; label != 0 {
+	if label := av.FlowLabel; label != 0 {
 		// Linux include/rdma/ib_verbs.h, rdma_flow_label_to_udp_sport
 		av.SourcePort = 0xc000 | uint16(label&0x3fff^label>>14)
 	}

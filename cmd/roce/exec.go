@@ -136,15 +136,20 @@ func checkProgram(path string) error {
 }
 
 // dropinEnv adds to an environment what makes a program find the libraries, and the
-// libraries their device.
+// libraries their device. libibverbs is preloaded for programs that load it by dlopen: it
+// stands in front of some functions of libc (docs/dropin.md).
 func dropinEnv(env []string, dir, addr, name string) []string {
-	path := dir
+	path, preload := dir, filepath.Join(dir, "libibverbs.so.1")
 	kept := env[:0:0]
 	for _, e := range env {
 		switch key, value, _ := strings.Cut(e, "="); key {
 		case "LD_LIBRARY_PATH":
 			if value != "" {
 				path += ":" + value
+			}
+		case "LD_PRELOAD":
+			if value != "" {
+				preload += ":" + value
 			}
 		case "ROCE_NAME":
 		case "ROCE_ADDR":
@@ -155,7 +160,7 @@ func dropinEnv(env []string, dir, addr, name string) []string {
 			kept = append(kept, e)
 		}
 	}
-	kept = append(kept, "LD_LIBRARY_PATH="+path, "ROCE_NAME="+name)
+	kept = append(kept, "LD_LIBRARY_PATH="+path, "LD_PRELOAD="+preload, "ROCE_NAME="+name)
 	if addr != "" {
 		kept = append(kept, "ROCE_ADDR="+addr)
 	}

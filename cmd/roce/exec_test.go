@@ -43,9 +43,9 @@ func TestFindDropin(t *testing.T) {
 // The environment of the program: the libraries come before what LD_LIBRARY_PATH had,
 // --addr before ROCE_ADDR, and the rest stays.
 func TestDropinEnv(t *testing.T) {
-	before := []string{"A=1", "LD_LIBRARY_PATH=/x", "ROCE_ADDR=127.0.0.9", "ROCE_NAME=old"}
+	before := []string{"A=1", "LD_LIBRARY_PATH=/x", "LD_PRELOAD=/y.so", "ROCE_ADDR=127.0.0.9", "ROCE_NAME=old"}
 	got := dropinEnv(before, "/lib", "127.0.0.2", "roce1")
-	want := []string{"A=1", "LD_LIBRARY_PATH=/lib:/x", "ROCE_NAME=roce1", "ROCE_ADDR=127.0.0.2"}
+	want := []string{"A=1", "LD_LIBRARY_PATH=/lib:/x", "LD_PRELOAD=/lib/libibverbs.so.1:/y.so", "ROCE_NAME=roce1", "ROCE_ADDR=127.0.0.2"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -111,12 +111,20 @@ func missing() string {
 // patience ends what hangs, on a busy machine too.
 const patience = 5 * time.Minute
 
-// side is a host of the test: an address of its own.
-type side struct{ addr string }
+// side is a host of the test: an address of its own, and variables for its programs.
+type side struct {
+	addr string
+	env  []string
+}
 
-var server, client = side{"127.0.81.1"}, side{"127.0.81.2"}
+var server, client = side{addr: "127.0.81.1"}, side{addr: "127.0.81.2"}
 
-// command returns a program on the libraries.
+// with returns the side with more variables.
+func (s side) with(env ...string) side {
+	return side{s.addr, append(s.env[:len(s.env):len(s.env)], env...)}
+}
+
+// command returns a program on the libraries, in the environment of roce exec.
 func (s side) command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	dir := libraries(t)
 	path, err := exec.LookPath(args[0])
@@ -124,7 +132,8 @@ func (s side) command(ctx context.Context, t *testing.T, args ...string) *exec.C
 		t.Skipf("no %s: test/dropin/setup.sh installs the packages", args[0])
 	}
 	c := exec.CommandContext(ctx, path, args[1:]...)
-	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "ROCE_ADDR="+s.addr)
+	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1"), "ROCE_ADDR="+s.addr)
+	c.Env = append(c.Env, s.env...)
 	c.WaitDelay = time.Second
 	return c
 }

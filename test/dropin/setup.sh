@@ -7,6 +7,10 @@ dpkg:librdmacm-dev librdmacm-dev
 ibv_rc_pingpong ibverbs-utils
 ib_write_bw perftest
 mckey rdmacm-utils
+ucx_perftest ucx-utils
+mpirun openmpi-bin
+mpicc libopenmpi-dev
+fi_pingpong libfabric-bin
 dpkg:rdma-core rdma-core
 dpkg:python3-pyverbs python3-pyverbs
 needs

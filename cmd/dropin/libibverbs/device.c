@@ -110,11 +110,17 @@ static bool try_interfaces(const struct wish *w)
 	return found;
 }
 
-/* try_loopback takes one of 127.0.0.1 to 127.0.0.254, or ::1. */
+/* try_loopback takes one of 127.0.0.1 to 127.0.0.254, or of the first 254 of a longer
+ * prefix of 127.0.0.0/8, or ::1. */
 static bool try_loopback(const struct wish *w)
 {
+	uint32_t base = INADDR_LOOPBACK - 1;
+	if (w->family == AF_INET && w->addr[0] == IN_LOOPBACKNET && w->bits > 8) {
+		memcpy(&base, w->addr, sizeof(base));
+		base = ntohl(base) & ~(UINT32_MAX >> w->bits);
+	}
 	for (int i = 1; i < 255; i++) {
-		struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + i)};
+		struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(base + i)};
 		if (try((struct sockaddr *)&sin, w))
 			return true;
 	}
@@ -182,6 +188,15 @@ struct ibv_device **ibv_get_device_list(int *num)
 }
 
 void ibv_free_device_list(struct ibv_device **list) { free(list); }
+
+bool is_device(const char *dev_name)
+{
+	pthread_mutex_lock(&lock);
+	bool is = device.dev_name[0] && strcmp(device.dev_name, dev_name) == 0;
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
 const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
 int ibv_get_device_index(struct ibv_device *d) { (void)d; return -1; }
 

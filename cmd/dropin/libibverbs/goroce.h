@@ -138,6 +138,7 @@ static inline struct context *context_of(struct ibv_context *c) { return contain
 int hold(struct ibv_context *c);     /* one object more; always 0 */
 void let_go(struct ibv_context *c);  /* ... less */
 void fill_ops(struct verbs_context *v);
+bool is_device(const char *dev_name); /* once it was listed */
 
 /* post.c */
 #define QP_EX_WITH_FLUSH (1 << 11) /* not in all headers that this is built with */

@@ -225,9 +225,15 @@ int get_addr(struct goroce_addr *a, const struct sockaddr *sa)
 
 static bool any(const struct goroce_addr *a)
 {
-	struct in6_addr in6;
-	memcpy(&in6, a->ip, sizeof(in6));
-	return IN6_IS_ADDR_UNSPECIFIED(&in6) || (IN6_IS_ADDR_V4MAPPED(&in6) && memcmp(a->ip + 12, "\0\0\0", 4) == 0);
+	const struct in6_addr *in6 = (const struct in6_addr *)a->ip;
+	return IN6_IS_ADDR_UNSPECIFIED(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && memcmp(a->ip + 12, "\0\0\0", 4) == 0);
+}
+
+/* loopback says whether an address is 127.0.0.1 or ::1. */
+static bool loopback(const struct goroce_addr *a)
+{
+	const struct in6_addr *in6 = (const struct in6_addr *)a->ip;
+	return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && memcmp(a->ip + 12, "\x7f\0\0\1", 4) == 0);
 }
 
 static bool v4(const struct goroce_addr *a) { return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)a->ip); }
@@ -247,6 +253,8 @@ static int bind_to(struct rdma_cm_id *id, struct goroce_addr *at)
 	union ibv_gid gid;
 	if (!verbs || ibv_query_gid(verbs, 1, 0, &gid))
 		return errno;
+	if (loopback(at)) /* libfabric binds to it to have a device: the one there is */
+		memcpy(at->ip, gid.raw, 16);
 	if (!any(at)) {
 		if (memcmp(gid.raw, at->ip, 16) != 0)
 			return ENODEV; /* as for an address of no RDMA device */
