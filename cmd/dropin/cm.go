@@ -387,9 +387,12 @@ func (i *cmID) follow(c *rdmacm.Conn, err error, events <-chan rdmacm.Event) {
 		c.Close() // the id was destroyed meanwhile
 		return
 	}
-	i.established(c)
-	if c.AH() != nil {
-		return // datagrams: nothing that could end
+	datagrams := c.AH() != nil
+	if !datagrams || i.request == nil { // who has told its datagram queue pair is told nothing (Linux cma.c, cma_accept)
+		i.established(c)
+	}
+	if datagrams {
+		return // nothing that could end
 	}
 	select {
 	case <-c.Done():

@@ -84,6 +84,15 @@ struct goroce_cm_param {
 	uint32_t qp_num, qp_type; /* of a queue pair that the program connects by itself */
 };
 
+/* How the connections of an rsocket are made, struct rnet.Config; 0: not set. */
+struct goroce_rconfig {
+	int send_buffer, recv_buffer; /* bytes */
+	int send_queue, recv_queue;   /* messages */
+	int inlined;                  /* bytes; the engine has its own idea */
+	int maps;                     /* areas of memory that the peer may map */
+	int keepalive;
+};
+
 struct goroce_cm_event {
 	uint32_t type; /* enum rdma_cm_event_type */
 	int status;

@@ -172,7 +172,7 @@ func (c *Conn) CloseWrite() error {
 		return c.opError("close", c.s.err)
 	}
 	c.s.closeWrite()
-	c.wake.Broadcast() // a Write that waits ends
+	c.changed() // a Write that waits ends
 	return nil
 }
 

@@ -27,6 +27,7 @@ type core struct {
 
 	mu              sync.Mutex
 	wake            *sync.Cond // something has changed that somebody may wait for
+	watch           func()     // is told of that, or nil
 	wc              [16]roce.WC
 	closed          bool
 	readBy, writeBy deadline
@@ -115,7 +116,7 @@ func (c *core) lose(err error) {
 	for c.poll() {
 	}
 	c.user.fail(err)
-	c.wake.Broadcast()
+	c.changed()
 	if c.closed {
 		c.stop()
 	}
@@ -132,9 +133,17 @@ func (c *core) poll() (more bool) {
 	}
 	if n > 0 || err != nil {
 		c.user.settle()
-		c.wake.Broadcast()
+		c.changed()
 	}
 	return n > 0
+}
+
+// changed tells who waits. The mutex is held.
+func (c *core) changed() {
+	c.wake.Broadcast()
+	if c.watch != nil {
+		c.watch()
+	}
 }
 
 // spin is how long one who waits polls before it sleeps, as CQ.Wait does.

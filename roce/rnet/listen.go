@@ -91,6 +91,17 @@ func (l *Listener) answer(r *rdmacm.Request) {
 	}
 }
 
+// Accept makes a connection of a request to rdmacm, for programs that listen there. The
+// request is refused if it is none of rsockets. Errors are those of
+// rdmacm.Request.Accept, or a *roce.ConfigError for a field of c.
+func (c Config) Accept(ctx context.Context, r *rdmacm.Request) (*Conn, error) {
+	if err := c.fill(); err != nil {
+		r.Reject(nil)
+		return nil, err
+	}
+	return c.accept(ctx, r)
+}
+
 func (c Config) accept(ctx context.Context, r *rdmacm.Request) (*Conn, error) {
 	peer, err := parseConnData(r.PrivateData())
 	if err != nil {

@@ -65,6 +65,19 @@ func (s *stream) take(p []byte) (n int) {
 	return n
 }
 
+// peek is take that frees nothing.
+func (s *stream) peek(p []byte) (n int) {
+	pos := s.pos
+	for i := 0; i < s.count && n < len(p); i++ {
+		left := int(s.lengths[(s.head+i)%len(s.lengths)])
+		for left > 0 && n < len(p) {
+			size := copy(p[n:], s.shared.buf[pos:min(s.size, pos+left)])
+			n, left, pos = n+size, left-size, (pos+size)%s.size
+		}
+	}
+	return n
+}
+
 // due says whether the peer should get a place, or credits.
 func (s *stream) due() bool { return s.freed >= s.size/2 || int16(s.reads-s.renew) >= 0 }
 

@@ -195,6 +195,12 @@ func (p *started) end() (string, error) {
 	return p.out.String(), err
 }
 
+// kill ends the program.
+func (p *started) kill() {
+	p.cmd.Process.Kill() // it fails when the program has ended
+	p.end()
+}
+
 // freePort returns a TCP port that nobody listens on.
 func freePort(t *testing.T) string {
 	l, err := net.Listen("tcp", ":0")

@@ -25,7 +25,9 @@
 	X(CreateSRQ) X(ModifySRQ) X(QuerySRQ) X(DestroySRQ) X(PostSRQ)                                            \
 	X(CMChannel) X(CMCloseChannel) X(CMCreate) X(CMAdopt) X(CMMigrate) X(CMTell) X(CMGetEvent) X(CMDestroy)   \
 	X(CMListen) X(CMConnect) X(CMAccept) X(CMReject) X(CMDisconnect) X(CMJoin) X(CMLeave) \
-	X(CMAttr) X(CMEstablish) X(CMNotify)
+	X(CMAttr) X(CMEstablish) X(CMNotify)                                                                      \
+	X(RSocket) X(RListen) X(RAccept) X(RConnect) X(RError) X(RNames) X(RRecv) X(RSend) X(RWriteAt) X(RMap)    \
+	X(RUnmap) X(RShutdown) X(RClose) X(RReady) X(RWatch) X(RUnwatch)
 
 struct goroce_engine {
 #define X(name) __typeof__(goroce##name) *name;

@@ -55,6 +55,11 @@ int get_addr(struct goroce_addr *a, const struct sockaddr *sa);
 struct cm_id *new_id(struct rdma_event_channel *channel, void *context, enum rdma_port_space ps);
 void use_device(struct rdma_cm_id *id, struct ibv_context *verbs);
 
+int own_addr(struct goroce_addr *at, union ibv_gid *gid); /* checks that an address is the device's, or none in particular; 0 or an errno */
+
+/* rsocket.c */
+uint32_t rsocket_handle(int fd); /* the engine's, 0 of what is no rsocket */
+
 #pragma GCC visibility pop
 
 #endif

@@ -246,20 +246,25 @@ void use_device(struct rdma_cm_id *id, struct ibv_context *verbs)
 		id->pd = shared_pd(verbs);
 }
 
+int own_addr(struct goroce_addr *at, union ibv_gid *gid)
+{
+	struct ibv_context *verbs = shared_context();
+	if (!verbs || ibv_query_gid(verbs, 1, 0, gid))
+		return errno;
+	if (loopback(at)) /* libfabric binds to it to have a device: the one there is */
+		memcpy(at->ip, gid->raw, 16);
+	return any(at) || memcmp(gid->raw, at->ip, 16) == 0 ? 0 : ENODEV; /* as for an address of no RDMA device */
+}
+
 /* bind_to gives an id its source: the device's address, or none in particular. */
 static int bind_to(struct rdma_cm_id *id, struct goroce_addr *at)
 {
-	struct ibv_context *verbs = shared_context();
 	union ibv_gid gid;
-	if (!verbs || ibv_query_gid(verbs, 1, 0, &gid))
-		return errno;
-	if (loopback(at)) /* libfabric binds to it to have a device: the one there is */
-		memcpy(at->ip, gid.raw, 16);
-	if (!any(at)) {
-		if (memcmp(gid.raw, at->ip, 16) != 0)
-			return ENODEV; /* as for an address of no RDMA device */
-		use_device(id, verbs);
-	}
+	int err = own_addr(at, &gid);
+	if (err)
+		return err;
+	if (!any(at))
+		use_device(id, shared_context());
 	if (!at->port) { /* of the range that the IANA leaves to such uses */
 		uint16_t r = 0;
 		if (getrandom(&r, sizeof(r), 0) < 0)
@@ -426,8 +431,8 @@ int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 	int err = CM_CALL(CMAccept, cm(id), context_of(id->verbs)->handle, handle_of(id->qp), id->ps, &p);
 	if (err)
 		return failing(err);
-	/* A synchronous id waits for a connection; datagrams need none. */
-	return complete(id);
+	/* A synchronous id waits for a connection; datagrams have none. */
+	return id->ps == RDMA_PS_UDP ? 0 : complete(id);
 }
 
 int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t len)
