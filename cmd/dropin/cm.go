@@ -455,6 +455,7 @@ func goroceCMReject(h C.uint32_t, private unsafe.Pointer, n C.uint8_t) C.int {
 }
 
 // goroceCMDisconnect begins to end the connection; the event tells when it has ended.
+// The peer is sent the request before it returns: the program may end next.
 //
 //export goroceCMDisconnect
 func goroceCMDisconnect(h C.uint32_t) C.int {
@@ -466,7 +467,7 @@ func goroceCMDisconnect(h C.uint32_t) C.int {
 	if c == nil {
 		return C.EINVAL
 	}
-	go c.Disconnect(i.ctx, nil) // it fails when the connection has ended
+	c.Disconnect(over, nil) // it fails because it does not wait, or when the connection has ended
 	return 0
 }
 

@@ -385,22 +385,31 @@ func (c *Conn) ask(private []byte) error {
 // Close ends the connection and frees what belongs to it: queue pair, completion
 // queue, protection domain, device. It returns at once; until the peer has been
 // told, and for the time-wait after it, the queue pair stays and answers what the
-// peer repeats (Config.Linger). Shutdown waits for all that.
+// peer repeats (Config.Linger). Shutdown waits for all that. With a negative Linger
+// the peer has been sent the message that tells it when Close returns.
 func (c *Conn) Close() error {
+	if lingers, err := c.closes(); lingers || err != nil {
+		return err
+	}
+	c.leave()
+	return nil
+}
+
+// closes begins Close, and says whether its end comes later.
+func (c *Conn) closes() (lingers bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing {
-		return ErrClosed
+		return false, ErrClosed
 	}
 	c.closing = true
 	if c.state == established && (c.qp == nil || c.qp.State() == roce.StateRTS) {
 		if linger := c.cfg.linger(c.params.AckTimeout); linger > 0 {
 			time.AfterFunc(linger, c.leave)
-			return nil
+			return true, nil
 		}
 	}
-	go c.leave()
-	return nil
+	return false, nil
 }
 
 // leave is the end of Close.

@@ -297,3 +297,26 @@ func TestEvents(t *testing.T) {
 		t.Error("an event that found no room was not counted")
 	}
 }
+
+// A program may end as soon as Disconnect, without time to wait, or Close, without
+// Linger, has returned: its request to disconnect is on its way.
+func TestLeavesAtOnce(t *testing.T) {
+	for name, leave := range map[string]func(*rdmacm.Conn){
+		"Disconnect": func(c *rdmacm.Conn) {
+			over, end := context.WithCancel(t.Context())
+			end()
+			c.Disconnect(over, nil)
+		},
+		"Close": func(c *rdmacm.Conn) { c.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			client, _ := connect(t, a, b, rdmacm.Config{Linger: -1}, rdmacm.Config{})
+			before := rdmacm.Counters()["cm_tx_dreq"]
+			leave(client)
+			if sent := rdmacm.Counters()["cm_tx_dreq"] - before; sent != 1 {
+				t.Errorf("%d DREQs when it returns", sent)
+			}
+		})
+	}
+}
