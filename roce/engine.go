@@ -206,27 +206,31 @@ func (e *engine) transmit(now time.Duration) {
 		}
 		if n < turns && q == e.data.head {
 			n++
-			e.turn(e.data.pop(dataQueue), now, q.transmitData)
+			e.turn(e.data.pop(dataQueue), now, false)
 		}
-		e.turn(q, now, q.t.TransmitControl)
+		e.turn(q, now, true)
 	}
 	for ; n < turns && !e.out.blocked; n++ {
 		q := e.data.pop(dataQueue)
 		if q == nil {
 			break
 		}
-		e.turn(q, now, q.transmitData)
+		e.turn(q, now, false)
 	}
 	e.out.flush(now)
 }
 
-// turn lets one queue pair write packets.
-func (e *engine) turn(q *QP, now time.Duration, write func(time.Duration, transport.Outbox)) {
+// turn lets one queue pair write packets, of control or of data.
+func (e *engine) turn(q *QP, now time.Duration, control bool) {
 	if q.dead {
 		return
 	}
-	e.out.begin(q)
-	write(now, &e.out)
+	e.out.begin(q, control)
+	if control {
+		q.t.TransmitControl(now, &e.out)
+	} else {
+		q.transmitData(now, &e.out)
+	}
 	e.touch(q)
 }
 

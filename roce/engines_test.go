@@ -329,8 +329,25 @@ func TestEnginesClose(t *testing.T) {
 	})
 }
 
-// TestEnginesConfig: the number of engines is checked.
+// TestEnginesConfig: the number of engines is checked, and a queue pair has the engine
+// that it asks for.
 func TestEnginesConfig(t *testing.T) {
+	d, err := roce.Open(roce.Config{Backend: openFabric(t, netio.NewFabric(), "10.0.0.1"), Engines: 3})
+	must(t, err)
+	defer d.Close()
+	for _, n := range []int{2, 2, 3, 2, 1} {
+		e := rocetest.New(t, d, rocetest.Options{QP: roce.QPConfig{Engine: n}, Memory: 64})
+		if _, cfg := e.QP.Query(); cfg.Engine != n || e.QP.Stats().Engine != n-1 {
+			t.Errorf("asked for %d: it has %d, %d of Stats", n, cfg.Engine, e.QP.Stats().Engine)
+		}
+	}
+	e := rocetest.New(t, d, rocetest.Options{Memory: 64})
+	for _, n := range []int{-1, 4} {
+		var bad *roce.ConfigError
+		if _, err := e.PD.CreateQP(roce.QPConfig{SendCQ: e.CQ, Engine: n}); !errors.As(err, &bad) || bad.Field != "Engine" {
+			t.Errorf("engine %d: %v", n, err)
+		}
+	}
 	for _, n := range []int{-1, 65} {
 		var bad *roce.ConfigError
 		if _, err := roce.Open(roce.Config{Addr: netip.MustParseAddr("127.0.0.1"), Engines: n}); !errors.As(err, &bad) || bad.Field != "Engines" {

@@ -28,9 +28,12 @@ type outbox struct {
 	path    transport.Path
 	runs    []netio.Run
 	owner   *QP   // whose turn it is
+	control bool  // ... of control packets
 	owners  []*QP // of runs
 	late    int   // so many of runs have waited for the socket
 	open    bool  // the last run may still grow
+	pure    bool  // ... and has control packets only
+	mixed   bool  // ... of several queue pairs
 	blocked bool  // the socket was full: runs wait, nothing new is taken
 
 	flow     ib.Flow // of flowPath
@@ -49,8 +52,18 @@ func (o *outbox) free() {
 	o.end, o.late, o.blocked = 0, 0, true
 }
 
-// begin starts the turn of q: a run carries packets of one queue pair only.
-func (o *outbox) begin(q *QP) { o.owner, o.open = q, o.open && o.owner == q }
+// begin starts the turn of q. A run carries packets of one queue pair only, or control
+// packets of several: those nobody times, and each by itself would cost as much as a
+// whole run.
+func (o *outbox) begin(q *QP, control bool) {
+	switch {
+	case control && o.pure:
+		o.mixed = o.mixed || q != o.owner
+	case q != o.owner || o.mixed:
+		o.open = false
+	}
+	o.owner, o.control = q, control
+}
 
 // Packet implements transport.Outbox.
 func (o *outbox) Packet(path *transport.Path, n int) []byte {
@@ -75,14 +88,15 @@ func (o *outbox) Commit() {
 	if r := o.last(); r != nil && len(r.Buf)+o.size <= o.caps.MaxRun && o.size <= r.SegSize && len(r.Buf)/r.SegSize < o.caps.MaxSegments {
 		id = len(r.Buf) / r.SegSize
 		r.Buf = r.Buf[:len(r.Buf)+o.size] // the packet stands right behind
-		o.open = o.size == r.SegSize      // a shorter packet is the last
+		o.pure = o.pure && o.control
+		o.open = o.size == r.SegSize // a shorter packet is the last
 	} else {
 		o.runs = append(o.runs, netio.Run{
 			Dst: o.dst(), SrcPort: o.path.SrcPort, TOS: o.path.TOS, FlushTwice: o.path.FlushTwice, SegSize: o.size,
 			Buf: o.buf[start:o.end:len(o.buf)],
 		})
 		o.owners = append(o.owners, o.owner)
-		o.open = true
+		o.open, o.pure, o.mixed = true, o.control, false
 	}
 	o.seal(uint16(id), o.buf[start:o.end])
 }

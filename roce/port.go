@@ -104,6 +104,17 @@ func (p *port) engineOf(qpn ib.QPN) *engine {
 	return p.engines[netio.QueueOf(qpn, len(p.engines))]
 }
 
+// choose returns the engine that QPConfig.Engine names.
+func (p *port) choose(n int) (*engine, error) {
+	switch {
+	case n == 0:
+		return p.leastUsed(), nil
+	case n < 0 || n > len(p.engines):
+		return nil, &ConfigError{"Engine", n, fmt.Sprintf("allowed are 0 to %d", len(p.engines))}
+	}
+	return p.engines[n-1], nil
+}
+
 // leastUsed returns the engine that has fewest queue pairs, for one more.
 func (p *port) leastUsed() *engine {
 	return slices.MinFunc(p.engines, func(a, b *engine) int { return int(a.used.Load() - b.used.Load()) })

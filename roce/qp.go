@@ -27,6 +27,11 @@ type QPConfig struct {
 	// language that posts without calls: see QP.Layout.
 	Memory QueueMemory
 
+	// Engine is which of the device's engines (Config.Engines) has it, counted from 1;
+	// 0 means the one that has fewest. Queue pairs of different engines do not wait for
+	// each other.
+	Engine int
+
 	Congestion cc.Algorithm // how the rate adapts; nil means what Config.Congestion says
 	NoECN      bool         // as Config.NoECN
 }
@@ -76,7 +81,11 @@ type QP struct {
 // CreateQP makes a queue pair in state RESET, with a random number. The longest
 // datagram of one of type UD is what the port's active MTU is now.
 func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
-	q, err := p.newQP(cfg, p.dev.port.leastUsed())
+	e, err := p.dev.port.choose(cfg.Engine)
+	if err != nil {
+		return nil, err
+	}
+	q, err := p.newQP(cfg, e)
 	if err != nil {
 		return nil, err
 	}
@@ -301,6 +310,7 @@ func (q *QP) Query() (Attr, QPConfig) {
 	q.e.unlock()
 	c := QPConfig{Type: q.typ, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: q.srq, SigAll: q.sigAll, Congestion: q.congestion, NoECN: q.noECN}
 	if q.sq != nil {
+		c.Engine = q.e.index + 1
 		c.MaxSendWR, c.MaxSendSGE, c.MaxInline = int(q.sq.mask+1), int(q.sq.maxSGE), int(q.sq.maxInline)
 	}
 	if q.rq != nil {

@@ -37,3 +37,47 @@ func TestTogether(t *testing.T) {
 		})
 	}
 }
+
+// TestAcknowledgementsTogether: the acknowledgements of several queue pairs that are due
+// to one host at once leave in one run, if the backend has such.
+func TestAcknowledgementsTogether(t *testing.T) {
+	const pairs = 6
+	for segments, runs := range map[int]int{64: 1, 1: pairs} {
+		t.Run(fmt.Sprint(segments), func(t *testing.T) {
+			f := netio.NewFabric()
+			f.MaxSegments = segments
+			out := &countedBackend{Backend: fabricPort(t, f, "10.0.0.2")}
+			var devs [2]*roce.Device
+			for i, be := range []netio.Backend{fabricPort(t, f, "10.0.0.1"), out} {
+				var err error
+				devs[i], err = roce.Open(roce.Config{Backend: be, Manual: true, Engines: 1})
+				must(t, err)
+				t.Cleanup(func() { devs[i].Close() })
+			}
+			c := newCrowd(t, pairs, devs, 16)
+			for range 3 {
+				*out = countedBackend{Backend: out.Backend}
+				for _, p := range c.pairs {
+					must(t, p[0].PostSend(roce.SendWR{Opcode: roce.WRWrite, Flags: roce.Signaled, SGE: []roce.SGE{c.mrs[0].SGE(0, 8)}, RemoteAddr: c.mrs[1].Addr(), RKey: c.mrs[1].RKey()}))
+				}
+				settle(devs[0], 0)
+				settle(devs[1], 0)
+				if out.packets != pairs || out.runs != runs {
+					t.Errorf("%d acknowledgements in %d runs", out.packets, out.runs)
+				}
+			}
+			settle(devs[0], 0)
+			wcs := make([]roce.WC, 4*pairs)
+			n, err := c.cqs[0].Poll(wcs)
+			must(t, err)
+			for _, wc := range wcs[:n] {
+				if wc.Status != roce.WCSuccess {
+					t.Errorf("completion %+v", wc)
+				}
+			}
+			if n != 3*pairs {
+				t.Errorf("%d completions", n)
+			}
+		})
+	}
+}

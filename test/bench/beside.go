@@ -19,8 +19,9 @@ import (
 
 // Two queue pairs between the same devices: one streams requests of a gigabyte, the
 // other one writes 8 bytes and waits until that has completed, over and over. No
-// program of perftest does this. Argument of the client: WRITE or READ, for the
-// stream. Both sides verify what has come.
+// program of perftest does this. Arguments: WRITE or READ, for the stream; how many
+// engines each device has, so that with two each queue pair has its own. Both sides
+// verify what has come.
 
 const (
 	streamBytes = 1 << 30
@@ -49,9 +50,13 @@ type besideEnd struct {
 	buf []byte
 }
 
-func newBesideEnd(control net.Conn) (e *besideEnd, err error) {
+func newBesideEnd(control net.Conn, args []string) (e *besideEnd, err error) {
 	e = &besideEnd{buf: make([]byte, streamBytes+wordBytes)}
-	if e.dev, err = roce.Open(roce.Config{Addr: addrOf(control.LocalAddr())}); err != nil {
+	engines, err := strconv.Atoi(args[1])
+	if err != nil {
+		return nil, err
+	}
+	if e.dev, err = roce.Open(roce.Config{Addr: addrOf(control.LocalAddr()), Engines: engines}); err != nil {
 		return nil, err
 	}
 	if e.pd, err = e.dev.AllocPD(); err != nil {
@@ -84,8 +89,8 @@ const (
 	serverKey = 0xbf58476d1ce4e5b9
 )
 
-func besideServer(control net.Conn, _ []string) error {
-	e, err := newBesideEnd(control)
+func besideServer(control net.Conn, args []string) error {
+	e, err := newBesideEnd(control, args)
 	if err != nil {
 		return err
 	}
@@ -127,7 +132,7 @@ func besideServer(control net.Conn, _ []string) error {
 }
 
 func besideClient(control net.Conn, args []string) (r roleReport, err error) {
-	e, err := newBesideEnd(control)
+	e, err := newBesideEnd(control, args)
 	if err != nil {
 		return r, err
 	}

@@ -51,8 +51,10 @@ func targetGroups(l *testLab) []group {
 			lat("atomic_lat", "FetchAdd", "atomic_lat"),
 			{ID: "spin", What: "UDP 8 bytes, polling, one way", Unit: usec, player: baseline{v, "udp-pingpong", []string{"spin"}, roleUsecs}},
 			{ID: "tcp_lat", What: "TCP 8 bytes, one way", Unit: usec, player: baseline{v, "tcp-pingpong", nil, roleUsecs}},
-			{ID: "beside_write", What: "WRITE 8 bytes, completed, beside WRITEs of 1 GiB, loopback", Unit: usec, player: baseline{&l.loopback, "beside", []string{"WRITE"}, roleUsecs}},
-			{ID: "beside_read", What: "the same beside READs of 1 GiB", Unit: usec, player: baseline{&l.loopback, "beside", []string{"READ"}, roleUsecs}},
+			{ID: "beside_write", What: "WRITE 8 bytes, completed, beside WRITEs of 1 GiB, loopback", Unit: usec, player: baseline{&l.loopback, "beside", []string{"WRITE", "1"}, roleUsecs}},
+			{ID: "beside_read", What: "the same beside READs of 1 GiB", Unit: usec, player: baseline{&l.loopback, "beside", []string{"READ", "1"}, roleUsecs}},
+			{ID: "beside_write2", What: "WRITE 8 bytes, completed, beside WRITEs of 1 GiB, loopback, two engines", Unit: usec, player: baseline{&l.loopback, "beside", []string{"WRITE", "2"}, roleUsecs}},
+			{ID: "beside_read2", What: "the same beside READs of 1 GiB", Unit: usec, player: baseline{&l.loopback, "beside", []string{"READ", "2"}, roleUsecs}},
 			{ID: "rate", What: "WRITE 8 bytes, lists of 64", Unit: mmsg, player: perf{v, "write_bw", size(8, "-l", "64", "-t", "1024", "-D", "1"), mmsgs}},
 		}},
 	}
@@ -92,6 +94,8 @@ var targets = []target{
 	{what: "64 QPs to one", id: "write64", of: "write", bound: 0.95, atLeast: true},
 	{what: "8-byte WRITE beside WRITEs of 1 GiB, p99", id: "beside_write", figure: p99, bound: 200, unit: usec},
 	{what: "8-byte WRITE beside READs of 1 GiB, p99", id: "beside_read", figure: p99, bound: 200, unit: usec},
+	{what: "8-byte WRITE beside WRITEs of 1 GiB, p99, two engines", id: "beside_write2", figure: p99, bound: 200, unit: usec},
+	{what: "8-byte WRITE beside READs of 1 GiB, p99, two engines", id: "beside_read2", figure: p99, bound: 200, unit: usec},
 	{what: "socket buffers of 212,992 bytes to large ones", id: "stock", of: "write", bound: 0.5, atLeast: true},
 	{what: "the same, packets sent again", id: "stock", figure: again, scale: 100, bound: 1, unit: "%"},
 }
