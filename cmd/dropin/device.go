@@ -47,7 +47,7 @@ func open(addr, name string) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := roce.Open(roce.Config{Addr: a, Name: name})
+	d, err := roce.Open(roce.Config{Addr: a, Name: name, StatDir: os.Getenv("GOROCE_STAT")})
 	if err != nil {
 		return nil, err
 	}

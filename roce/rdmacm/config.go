@@ -41,8 +41,8 @@ type Config struct {
 	// with room for both work queues.
 	QP roce.QPConfig
 	// UseQP is a queue pair that is used instead of a new one: of UD and ready to send
-	// in the port space UDP, else of RC or UC in INIT, which is brought to RTS. It
-	// stays the program's: neither the end of the connection nor Close changes it.
+	// in the port space UDP, else of RC or UC in INIT, which is brought to RTS, by
+	// Request.Answer before the peer hears of it. It stays the program's: neither the end of the connection nor Close changes it.
 	UseQP *roce.QP
 	// QPN, if not 0, is the number of a queue pair of the device that the program
 	// connects by itself, instead of a new one; QP.Type is its type. In the port

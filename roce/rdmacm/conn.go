@@ -44,6 +44,7 @@ type Conn struct {
 	ah      *roce.AH // UDP: of the peer
 	destQPN ib.QPN
 	theirs  ib.PSN     // which we begin with
+	early   bool       // the queue pair was in RTS before the peer was answered
 	qkey    uint32     // UDP
 	group   netip.Addr // joined, or the zero value
 }
@@ -291,7 +292,7 @@ func (c *Conn) establish(confirm func() error, private []byte) {
 // to send before its RTU has come may have ended it already. The peer has a connection
 // then, which the program learns from, and ends, as it would a moment later.
 func (c *Conn) rts() error {
-	if c.qp == nil {
+	if c.qp == nil || c.early {
 		return nil
 	}
 	err := c.qp.RTS(c.conn())

@@ -216,6 +216,12 @@ func (c *Conn) reply(r *Request) error {
 	if err := c.rtr(r.req.StartingPSN); err != nil {
 		return err
 	}
+	if c.cfg.UseQP != nil { // programs of librdmacm send when they have received: its rdma_accept does so
+		if err := c.rts(); err != nil {
+			return err
+		}
+		c.early = true
+	}
 	rep := mad.REP{
 		LocalQPN: c.qpn, StartingPSN: c.psn, ResponderResources: uint8(c.params.ResponderResources),
 		InitiatorDepth: uint8(c.params.InitiatorDepth), FlowControl: c.cfg.FlowControl, RNRRetryCount: uint8(c.cfg.RNRRetryCount),

@@ -67,3 +67,28 @@ func TestUseQPWrong(t *testing.T) {
 		t.Errorf("%v, want a refusal of QP.Type", err)
 	}
 }
+
+// A program that has accepted may send as soon as it has received, whether the
+// connection manager has heard of the confirmation or not.
+func TestUseQPEarly(t *testing.T) {
+	a, b := pair(t)
+	e := newOwn(t, b, roce.RC)
+	l := listen(t, b, rdmacm.TCP)
+	dialed := make(chan result, 1)
+	go func() {
+		c, err := dial(t, a, l.Addr(), rdmacm.Config{})
+		dialed <- result{c: c, err: err}
+	}()
+	r, err := l.Accept(ctx(t))
+	must(t, err)
+	c, err := r.Answer(rdmacm.Config{UseQP: e.qp})
+	must(t, err)
+	if s := e.qp.State(); s != roce.StateRTS {
+		t.Errorf("the queue pair is in %v when the request is answered", s)
+	}
+	must(t, c.Wait(ctx(t)))
+	client := <-dialed
+	must(t, client.err)
+	client.c.Close()
+	c.Close()
+}

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// compile builds testdata/NAME.c with both libraries.
-func compile(t *testing.T, name string) string {
+// compile builds testdata/NAME.c with both libraries, and more flags.
+func compile(t *testing.T, name string, flags ...string) string {
 	t.Helper()
 	dir := libraries(t)
 	program := filepath.Join(t.TempDir(), name)
-	build := exec.Command("gcc", "-Wall", "-O1", "-o", program, "testdata/"+name+".c",
-		filepath.Join(dir, "librdmacm.so.1"), filepath.Join(dir, "libibverbs.so.1"), "-lpthread")
+	build := exec.Command("gcc", append(flags, "-Wall", "-O1", "-o", program, "testdata/"+name+".c",
+		filepath.Join(dir, "librdmacm.so.1"), filepath.Join(dir, "libibverbs.so.1"), "-lpthread")...)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -126,7 +126,8 @@ static bool put_sges(struct qp *q, const struct slot *s, const struct ibv_sge *l
 {
 	if (n > q->cap.max_send_sge)
 		return false;
-	memcpy(s->sges, list, n * sizeof(*list));
+	if (n) /* the list may be NULL then, which memcpy may not get */
+		memcpy(s->sges, list, n * sizeof(*list));
 	s->w->num_sge = n;
 	return true;
 }
@@ -136,7 +137,8 @@ static bool put_inline(struct qp *q, const struct slot *s, const void *data, siz
 {
 	if (n > q->cap.max_inline_data - s->w->inline_len)
 		return false;
-	memcpy(s->inline_data + s->w->inline_len, data, n);
+	if (n)
+		memcpy(s->inline_data + s->w->inline_len, data, n);
 	s->w->inline_len += n;
 	return true;
 }
@@ -260,7 +262,8 @@ static int put_recv(struct qp *q, uint32_t index, const struct ibv_recv_wr *wr)
 	if (n > UINT32_C(1) << 31)
 		return EINVAL;
 	q->queues.recv[i] = (struct goroce_recv){.id = wr->wr_id, .num_sge = wr->num_sge};
-	memcpy(q->queues.recv_sges + (size_t)i * q->cap.max_recv_sge, wr->sg_list, wr->num_sge * sizeof(*wr->sg_list));
+	if (wr->num_sge)
+		memcpy(q->queues.recv_sges + (size_t)i * q->cap.max_recv_sge, wr->sg_list, wr->num_sge * sizeof(*wr->sg_list));
 	return 0;
 }
 
