@@ -42,7 +42,7 @@ type app struct {
 func newApp(stdout, stderr io.Writer) *app {
 	return &app{
 		stdin: os.Stdin, stdout: stdout, stderr: stderr, progress: isTerminal(stderr), port: netio.Port,
-		open: func(cfg roce.Config) (*roce.Device, error) { return roce.Open(withStat(cfg)) }, listen: listen,
+		open: openDevice, listen: listen,
 		demoAddrs: [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.AddrFrom4([4]byte{127, 0, 0, 2})},
 	}
 }

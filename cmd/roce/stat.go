@@ -23,14 +23,6 @@ import (
 // and for the commands that stat looks at.
 const statEnv = "GOROCE_STAT"
 
-// withStat lets stat look at a device when the environment asks for it.
-func withStat(cfg roce.Config) roce.Config {
-	if cfg.StatDir == "" {
-		cfg.StatDir = os.Getenv(statEnv)
-	}
-	return cfg
-}
-
 // statOptions are the flags of stat, checked.
 type statOptions struct {
 	dir    string

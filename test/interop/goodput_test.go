@@ -241,13 +241,14 @@ func (l *goodputLab) argv(f goodputFault, verb string, e *goodputEnd) []string {
 		}
 		return append([]string{"ib_" + verb, "-d", "rxe0", "-x", fmt.Sprint(index), "-F", "-f", "1"}, flags...)
 	}
-	switch {
-	case e.guest == nil && f.reorder:
+	if e.guest == nil && f.reorder {
 		flags = append(flags, "--reorder", "1")
-	case e.guest != nil && f != goodputFault{name: f.name}:
-		flags = append(flags, "--loss", "1e-9")
 	}
-	return append([]string{e.roce, "perf", verb, "--json", "--addr", e.addr4}, flags...)
+	argv := []string{e.roce}
+	if e.guest != nil && f != (goodputFault{name: f.name}) {
+		argv = []string{"env", "GOROCE_OFFLOAD=gro", e.roce}
+	}
+	return append(append(argv, "perf", verb, "--json", "--addr", e.addr4), flags...)
 }
 
 var perftestRow = regexp.MustCompile(`(?m)^ 65536 +(\d+) `)
