@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ type CQ struct {
 	dev     *Device
 	refs    atomic.Int32  // queue pairs and shared receive queues that use it
 	engines atomic.Uint64 // the engines of these, as a set
+	fromC   bool          // polled by threads from C, which do not yield
 
 	mu         sync.Mutex // leaf, taken below the engine lock
 	users      []int      // by engine
@@ -36,6 +38,12 @@ type CQOption func(*CQ)
 // OnChannel lets a completion queue tell of completions on ch, a channel of the
 // same device, when ReqNotify asks for it.
 func OnChannel(ch *CompChannel) CQOption { return func(c *CQ) { c.channel = ch } }
+
+// FromC says that the queue is polled by threads that come from C, as those of
+// libraries that are built as c-shared. Their goroutine is bound to its thread: to let
+// others run costs it two switches of threads, at each poll that finds nothing. The
+// others have the other processors.
+func FromC() CQOption { return func(c *CQ) { c.fromC = runtime.GOMAXPROCS(0) > 1 } }
 
 // CreateCQ creates a completion queue with room for at least n completions
 // (ibv_create_cq).
@@ -228,7 +236,7 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 			return n, err
 		}
 	}
-	c.dev.port.yield()
+	c.dev.port.yield(c.fromC)
 	return 0, nil
 }
 

@@ -362,8 +362,10 @@ func (e *engine) drive(lease bool) bool {
 // not starve what it waits for. While every processor is busy polling, Go looks at
 // sockets every 10 ms only: now and then the poller does the work of the process's
 // engines of other ports, and of those that its queue has nothing to do with.
-func (p *port) yield() {
-	runtime.Gosched()
+func (p *port) yield(fromC bool) {
+	if !fromC {
+		runtime.Gosched()
+	}
 	if p.misses.Add(1)%16 != 0 {
 		return
 	}

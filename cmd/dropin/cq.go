@@ -36,7 +36,7 @@ func goroceCreateCQ(h, channel C.uint32_t, cookie C.uintptr_t, cqe *C.int, cq *C
 	if d == nil {
 		return C.EINVAL
 	}
-	var opts []roce.CQOption
+	opts := []roce.CQOption{roce.FromC()}
 	if channel != 0 {
 		ch := channels.get(channel)
 		if ch == nil {
