@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/goroce/goroce/ib"
@@ -42,12 +43,16 @@ func goroceOpen(addr, name *C.char, h *C.uint32_t, why *C.char, n C.size_t) C.in
 	return 0
 }
 
+// closeTimeout is more than a program waits that has many threads on few processors:
+// closing a device of a kernel does not fail for that.
+const closeTimeout = 30 * time.Second
+
 func open(addr, name string) (*device, error) {
 	a, err := netip.ParseAddr(addr)
 	if err != nil {
 		return nil, err
 	}
-	d, err := roce.Open(roce.Config{Addr: a, Name: name, StatDir: os.Getenv("GOROCE_STAT")})
+	d, err := roce.Open(roce.Config{Addr: a, Name: name, StatDir: os.Getenv("GOROCE_STAT"), CloseTimeout: closeTimeout})
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func errnoOf(err error) C.int {
 		return C.ENOMEM
 	case errors.Is(err, roce.ErrBusy):
 		return C.EBUSY
-	case errors.Is(err, roce.ErrClosed):
+	case errors.Is(err, roce.ErrClosed), errors.Is(err, roce.ErrCloseTimeout):
 		return C.EIO // as after a device has gone
 	case errors.Is(err, roce.ErrCQOverflow):
 		return C.EOVERFLOW
