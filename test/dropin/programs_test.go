@@ -30,6 +30,15 @@ func TestDevinfo(t *testing.T) {
 		`GID\[  0\]:\s+::ffff:127\.0\.81\.1, RoCE v2`, `max_qp_rd_atom:\s+16\n`, `atomic_cap:\s+ATOMIC_GLOB`, `\bXRC\n`)
 }
 
+// ibv_asyncwatch waits for events until it is killed.
+func TestAsyncwatch(t *testing.T) {
+	out, err := server.try(t, "timeout", "1", "stdbuf", "-oL", "ibv_asyncwatch")
+	if err == nil || err.Error() != "exit status 124" {
+		t.Errorf("%v, want a program that had to be ended", err)
+	}
+	contains(t, out, `^roce0: async event FD \d+\n$`)
+}
+
 // The pingpong programs of ibverbs-utils: each ends well at both ends, after all its
 // messages. With -c they check each byte.
 func TestPingpong(t *testing.T) {

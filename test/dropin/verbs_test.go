@@ -21,6 +21,14 @@ func compile(t *testing.T, name string, flags ...string) string {
 	return program
 }
 
+// A program of ours, testdata/loads.c, that loads libibverbs by dlopen and has signal
+// handlers of its own: with the library preloaded, and without.
+func TestLoads(t *testing.T) {
+	program := compile(t, "loads", "-Wl,--as-needed")
+	contains(t, client.run(t, program), "^right\n$")
+	contains(t, client.with("LD_PRELOAD=").run(t, program), "^right\n$")
+}
+
 // A program of ours, testdata/verbs.c: operations by both ways of posting with each
 // byte compared, refusals, forks before and after the device is opened, a thousand
 // signals a second, a device that is closed before its objects, an exit with all open.
