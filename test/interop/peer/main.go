@@ -145,7 +145,8 @@ func (p *peer) open(r *wire.Request) (res wire.Response, err error) {
 	if err != nil {
 		return res, err
 	}
-	if p.dev, err = roce.Open(roce.Config{Addr: addr}); err != nil {
+	plain := os.Getenv("GOROCE_OFFLOAD") == "off" // as the commands of roce
+	if p.dev, err = roce.Open(roce.Config{Addr: addr, NoGSO: plain, NoGRO: plain}); err != nil {
 		return res, err
 	}
 	if p.pd, err = p.dev.AllocPD(); err != nil {
