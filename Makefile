@@ -22,7 +22,7 @@ VERSION ?= 0.1.0~dev
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
 
-test: ## all tests: packages for them (installed when root on Debian, unless NOINSTALL=1), lint, race, plain, a covering subset of interop
+test: ## all tests: packages for them (installed when root on Debian, unless NOINSTALL=1), lint, cross, race, plain, a covering subset of interop
 	@test/all.sh
 
 lint: ## gofmt, go vet (for Linux, macOS and Windows), staticcheck

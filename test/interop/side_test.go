@@ -114,7 +114,8 @@ func ourSide(ns *lab.Netns, bin binaries) *side {
 		return argv, nil
 	}
 	s.perf = func(p perfCase, port int, server string) ([]string, error) {
-		argv := append([]string{bin.roce, "perf", p.test, "--json", "--addr", s.addr(p.family)}, p.flags(port)...)
+		// Before it speaks, perftest 25.01 fills 16 MiB with random numbers for -a: seconds, in emulation.
+		argv := append([]string{bin.roce, "perf", p.test, "--json", "--timeout", "40s", "--addr", s.addr(p.family)}, p.flags(port)...)
 		if p.verifies() {
 			argv = append(argv, "--verify")
 		}

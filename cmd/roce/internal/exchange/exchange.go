@@ -208,7 +208,7 @@ func Explain(ctx context.Context, conn Conn, doing string, err error) error {
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = errors.New("no answer in time")
+		err = errors.New("no answer in time; if the other side only takes long, as with large messages, give a longer --timeout")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		err = errors.New("the peer closed the connection; its own output says why")
 	}
