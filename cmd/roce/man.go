@@ -29,7 +29,7 @@ func (a *app) manCommand(root *cobra.Command) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return doc.GenManTree(root, &doc.GenManHeader{Title: "ROCE", Section: "1", Source: "goroce", Manual: "User Commands", Date: &date}, args[0])
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "goroce", Manual: "User Commands", Date: &date}, args[0])
 		},
 	}
 }

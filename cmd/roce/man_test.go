@@ -30,7 +30,7 @@ func TestManPages(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if text := string(page); !strings.Contains(text, "Nov 2025") || !strings.Contains(text, ".SH SYNOPSIS") || !strings.Contains(text, "roce-"+name) && !strings.Contains(text, `roce\-`+name) {
+		if text := string(page); !strings.Contains(text, "Nov 2025") || !strings.HasPrefix(text, ".nh\n.TH \"ROCE-"+strings.ToUpper(name)+"\" \"1\"") || !strings.Contains(text, ".SH SYNOPSIS") || !strings.Contains(text, "roce-"+name) && !strings.Contains(text, `roce\-`+name) {
 			t.Errorf("%s:\n%s", name, page)
 		}
 	}

@@ -89,7 +89,7 @@ func (r *perfRun) connectByCM(ctx context.Context) error {
 	if r.o.client() {
 		connect = r.dialQP
 	}
-	limited, cancel := context.WithTimeout(ctx, r.o.timeout)
+	limited, cancel := context.WithTimeoutCause(ctx, r.o.timeout, &quietError{r.o.timeout})
 	defer cancel()
 	for range r.o.qps {
 		c, err := connect(limited, r.conn.(*perftest.Control).Peer())

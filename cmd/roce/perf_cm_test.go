@@ -114,6 +114,21 @@ func perfRejectsOthers(t *testing.T, service roce.QPType) {
 	}
 }
 
+// A client whose first datagram is lost is not waited for without end.
+func TestPerfLostIntroduction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	_, accepted := w.connecting(ctx, &perfOptions{test: perfTests[1], service: roce.UD})
+	if _, err := rdmacm.Dial(t.Context(), "127.0.0.66:18515", rdmacm.Config{PortSpace: rdmacm.UDP, Device: w.device("127.0.0.67")}); err != nil {
+		t.Fatal(err)
+	}
+	cancel(&quietError{10 * time.Second}) // as connectByCM does in the end
+	if err := <-accepted; err == nil || !strings.Contains(err.Error(), "nothing came from the peer for 10s; UD repeats nothing") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A first datagram that does not name its queue pair is not one of perftest.
 func TestPerfWrongIntroduction(t *testing.T) {
 	t.Parallel()

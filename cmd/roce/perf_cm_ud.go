@@ -49,7 +49,7 @@ func (e *perfEndpoint) awaitIntro(c *rdmacm.Conn) error {
 func (e *perfEndpoint) takeIntro(ctx context.Context, c *rdmacm.Conn) error {
 	wc, err := e.oneCompletion(ctx)
 	if err != nil {
-		return fmt.Errorf("waiting for the datagram with the client's queue pair number: %w", err)
+		return fmt.Errorf("the client's first datagram, which says its queue pair number: %w; UD repeats nothing, so try again", err)
 	}
 	if wc.Flags&roce.WCWithImm == 0 || wc.SrcQP != ib.QPN(wc.Imm) {
 		return fmt.Errorf("the first datagram comes from queue pair %#x and says %#x: it is not one of perftest with -R", uint32(wc.SrcQP), wc.Imm)

@@ -50,6 +50,7 @@ const tableIntro = `# Interoperability with Linux rxe
 %s: %d of %d cases passed. The page is written by the run. The peer is the rxe driver of a Debian kernel in QEMU under software
 emulation, so the times say nothing about speed. Its programs are those of Debian 12 (rdma-core 44, perftest 4.5), for ATOMIC_WRITE, FLUSH
 and "perftest 25.01" those of Debian 13 (rdma-core 56). Every RoCE packet of both sides was checked: its ICRC, its form by package ib, and by tshark.
+Both versions of perftest over each service, with and without rdma_cm: [reports](reports/README.md).
 
 ## Operations
 
