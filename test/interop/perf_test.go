@@ -311,9 +311,20 @@ func (p perfCase) meets(server *side) (string, bool) {
 
 func (p perfCase) argv(s *side, port int, at string) ([]string, error) { return s.perf(p, port, at) }
 
+// rows is how many sizes a side reports. The server of a one-sided test has nothing to tell, or what the client has told it of the last size.
+func (p perfCase) rows(server bool) int {
+	switch {
+	case server && p.latency() && p.fetches():
+		return 0
+	case server && !p.has("-b") && !p.pingPongs() && !p.sends():
+		return 1
+	}
+	return p.sizes()
+}
+
 // report looks for a row with the size and the number of messages.
 func (p perfCase) report(s *side, server bool, out string) error {
-	measures := !server || !(p.latency() && p.fetches()) // the server of those has nothing to tell
+	want := p.rows(server)
 	messages := p.iters() * max(1, p.qps)
 	if s.rxe {
 		size, count := strconv.Itoa(p.size), strconv.Itoa(messages)
@@ -324,8 +335,8 @@ func (p perfCase) report(s *side, server bool, out string) error {
 			count = `[1-9]\d*`
 		}
 		row := regexp.MustCompile(`(?m)^ ` + size + ` +` + count + ` +\S+ +\S`) // perhaps "inf": it may fail to find the guest's clock rate
-		if got := len(row.FindAllString(out, -1)); measures && got != p.sizes() {
-			return fmt.Errorf("%d rows with %s bytes and %s iterations, want %d", got, size, count, p.sizes())
+		if got := len(row.FindAllString(out, -1)); got != want {
+			return fmt.Errorf("%d rows with %s bytes and %s iterations, want %d", got, size, count, want)
 		}
 		return nil
 	}
@@ -335,13 +346,6 @@ func (p perfCase) report(s *side, server bool, out string) error {
 	}
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		return fmt.Errorf("the report is not JSON: %w", err)
-	}
-	want := 0
-	if measures {
-		want = p.sizes()
-	}
-	if server && p.has("-a") && !p.has("-b") && !p.pingPongs() && !p.sends() {
-		want = 1 // it is told of the last one
 	}
 	if len(r.Results) != want {
 		return fmt.Errorf("reports %+v, want %d", r.Results, want)
