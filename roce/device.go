@@ -213,6 +213,7 @@ func (e *engine) evict(d *Device) {
 	defer e.unlock()
 	leaving := e.leaving(d)
 	for _, q := range leaving {
+		q.retire()
 		q.t.Modify(now, &Attr{State: StateErr}, MaskState) // always allowed
 		e.touch(q)
 	}

@@ -105,6 +105,7 @@ func (p *port) mourn() {
 func (e *engine) bury(q *QP) {
 	defer func() { recover() }() // then this is all that can be done for it
 	q.dead = true
+	q.retire()
 	q.t.Modify(e.clock(), &Attr{State: StateErr}, MaskState)
 	q.remove()
 }

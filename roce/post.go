@@ -54,7 +54,8 @@ var (
 
 // PostSend posts requests in order (ibv_post_send), never waiting for the network.
 // On a *PostError the requests before its Index were posted. Requests posted in
-// the error state complete as flushed.
+// the error state complete as flushed. After Destroy, or Close of the device, the
+// error is ErrClosed: what was taken before Close completes.
 func (q *QP) PostSend(wrs ...SendWR) error {
 	if q.sq == nil {
 		return &PostError{0, "", errTarget}
@@ -83,6 +84,9 @@ func (q *QP) postSend(wrs []SendWR) error {
 
 // postReady says whether the state takes send requests.
 func (q *QP) postReady() error {
+	if q.retired {
+		return &PostError{0, "", ErrClosed}
+	}
 	switch q.State() {
 	case StateReset, StateInit, StateRTR:
 		return &PostError{0, "", fmt.Errorf("%w: send requests need RTS, it is in %v", errState, q.State())}
@@ -196,6 +200,9 @@ func (q *QP) PostRecv(wrs ...RecvWR) error {
 }
 
 func (q *QP) postRecv(wrs []RecvWR) error {
+	if q.retired {
+		return &PostError{0, "", ErrClosed}
+	}
 	if q.State() == StateReset {
 		return &PostError{0, "", fmt.Errorf("%w: receive requests need INIT, it is in RESET", errState)}
 	}

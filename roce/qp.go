@@ -53,6 +53,7 @@ type QP struct {
 	psn            atomic.Uint32 // ib.PSN
 
 	sendMu, recvMu sync.Mutex // leaves: one poster at a time
+	retired        bool       // under both: nothing more can be posted
 	sq             *sendRing  // nil for XRCRecv
 	rq             *recvRing  // nil with an SRQ and for XRC
 	srq            *SRQ       // or nil
@@ -435,10 +436,21 @@ func (q *QP) Destroy() error {
 	}
 	if q.xrcd != nil {
 		q.letGo()
-	} else {
-		q.remove()
+		return nil
 	}
+	q.retire()
+	q.remove()
 	return nil
+}
+
+// retire lets nothing more be posted. Who removes a queue pair and flushes it first
+// has flushed all that was taken then. The engine's lock is held.
+func (q *QP) retire() {
+	q.sendMu.Lock()
+	q.recvMu.Lock()
+	q.retired = true
+	q.recvMu.Unlock()
+	q.sendMu.Unlock()
 }
 
 // remove takes the queue pair out of the engine, whose lock is held.
