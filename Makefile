@@ -17,7 +17,7 @@ BENCHFLAGS = $(if $(ONLY),-part targets -only "$(ONLY)",$(if $(filter quick,$(BE
 # Of packages; before 1.0 a pre-release of 0.1.0.
 VERSION ?= 0.1.0~dev
 
-.PHONY: help build test lint race plain engines interop fuzz hostile recovery goodput reports perftest sim congestion bottleneck bench dropin dropintest package cross bigendian clean
+.PHONY: help build test lint race plain engines interop fuzz hostile recovery goodput reports perftest sim congestion bottleneck bench dropin dropintest dropinrxe package cross bigendian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -106,6 +106,10 @@ dropintest: ## all tests of the drop-in libraries, with programs of Debian's pac
 	@$(MAKE) --no-print-directory dropin
 	go vet -tags dropin ./cmd/dropin
 	ROCE_DROPIN=$(CURDIR)/build/dropin go test -count=1 -timeout 30m -v ./test/dropin -dropin.all
+
+dropinrxe: dropin ## programs of Debian on the drop-in libraries against the same ones on rxe of three kernels, and the speed of both (root, 15 minutes)
+	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make dropinrxe: cannot run without these packages"; exit 1; }
+	GOROCE_INTEROP=dropin go test -count=1 -timeout 1h -v ./test/interop -run 'TestDropin'
 
 build: ## build/roce, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -X main.version=$(VERSION)' -o build/roce ./cmd/roce

@@ -60,8 +60,9 @@ type goodputLab struct {
 // goodputEnd is where one end of a transfer runs.
 type goodputEnd struct {
 	*side
-	guest *lab.Guest // nil on this machine
-	roce  string     // the program, if it is ours
+	guest  *lab.Guest // nil on this machine
+	roce   string     // the program, if it is ours
+	dropin []string   // what runs perftest on the drop-in libraries instead of rxe
 }
 
 // TestGoodput measures how fast data moves under loss: from rxe to rxe and from this stack to itself in the same pair of guests, where
@@ -234,6 +235,9 @@ func (l *goodputLab) measure(f goodputFault, verb string, client, server *goodpu
 func (l *goodputLab) argv(f goodputFault, verb string, e *goodputEnd) []string {
 	l.Helper()
 	flags := []string{"-p", fmt.Sprint(l.port), "-s", fmt.Sprint(goodputSize), "-m", fmt.Sprint(*goodputMTU), "-D", fmt.Sprint(goodputSeconds)}
+	if e.dropin != nil {
+		return append(append(append([]string{}, e.dropin...), "ib_"+verb, "-d", "roce0", "-x", "0", "-F", "-f", "1"), flags...)
+	}
 	if e.rxe {
 		index, err := e.guest.GIDIndex(l.ctx, e.addr4)
 		if err != nil {

@@ -43,6 +43,7 @@ const (
 	goodput   = "goodput"  // TestGoodput instead of TestInterop
 	reports   = "reports"  // TestReports instead of TestInterop
 	perftests = "perftest" // TestPerftest instead of TestInterop
+	dropin    = "dropin"   // TestDropin instead of TestInterop
 )
 
 // lossPerMille of the packets are dropped in each direction by the loss cases.
@@ -71,8 +72,10 @@ func TestInterop(t *testing.T) {
 		t.Skip("GOROCE_INTEROP=reports: TestReports runs instead")
 	case perftests:
 		t.Skip("GOROCE_INTEROP=perftest: TestPerftest runs instead")
+	case dropin:
+		t.Skip("GOROCE_INTEROP=dropin: TestDropin runs instead")
 	default:
-		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference, goodput, reports or perftest", mode)
+		t.Fatalf("GOROCE_INTEROP=%q: want subset, full, reference, goodput, reports, perftest or dropin", mode)
 	}
 	ctx, cancel := needGuests(t)
 	defer cancel()
