@@ -463,9 +463,11 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 
 // readPart is how many responses the next READ REQUEST may ask for: several
 // requests share the window, so that responses keep coming while the next one
-// travels.
+// travels, and so many that a peer that does nothing else hears of the next one
+// before it falls asleep.
 func (r *requester) readPart() uint64 {
-	share := uint64(min(4, r.q.attr.MaxRdAtomic))
+	const parts = 16
+	share := uint64(min(parts, r.q.attr.MaxRdAtomic))
 	return max(1, r.win.size/share/charge(r.mtu))
 }
 

@@ -19,6 +19,7 @@ type dropinCase struct {
 	server, client string // the commands, without the device
 	index          string // the flag for the GID's index, "" for programs of librdmacm
 	bind, connect  string // of these: the flags before the server's address, at either end
+	ownPort        bool   // the program has no flag for the port
 }
 
 // same has one command at both ends.
@@ -26,21 +27,29 @@ func same(program, index string) dropinCase {
 	return dropinCase{server: program, client: program, index: index}
 }
 
+// reads is the flag for how many READs may be outstanding: rxe says 128, which perftest would ask of the other end, too.
+func reads(test string) string {
+	if strings.HasPrefix(test, "read") || strings.HasPrefix(test, "atomic") {
+		return " -o 16"
+	}
+	return ""
+}
+
 func dropinCases() (list []dropinCase) {
 	for _, p := range []string{"rc", "uc", "ud", "srq"} {
 		list = append(list, same("ibv_"+p+"_pingpong", "-g"))
 	}
 	for _, p := range []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat", "atomic_bw", "atomic_lat"} {
-		list = append(list, same("ib_"+p+" -F -n 200", "-x"))
+		list = append(list, same("ib_"+p+reads(p)+" -F -n 200", "-x"))
 	}
 	for _, p := range []string{"send_bw -c UC -s 4096", "send_lat -c UC", "write_bw -c UC -s 4096", "write_lat -c UC", "send_bw -c UD -s 1024", "send_lat -c UD",
-		"send_bw -b", "write_bw -q 4 -t 16", "write_bw -l 16", "send_bw -e", "write_lat -I 64", "send_bw --use-srq", "send_bw -R", "write_bw -R", "read_lat -R"} {
+		"send_bw -b", "write_bw -q 4 -t 16", "write_bw -l 8", "send_bw -e", "write_lat -I 64", "send_bw --use-srq", "send_bw -R", "write_bw -R", "read_lat -R -o 16"} {
 		list = append(list, same("ib_"+p+" -F -n 200", "-x"))
 	}
 	return append(list,
 		dropinCase{server: "rping -s -C 20 -S 1000 -V", client: "rping -c -C 20 -S 1000 -V", bind: "-a", connect: "-a"},
 		dropinCase{server: "ucmatose -c 5 -C 10 -S 100", client: "ucmatose -c 5 -C 10 -S 100", bind: "-b", connect: "-s"},
-		dropinCase{server: "udaddy -c 3 -C 10 -S 100", client: "udaddy -c 3 -C 10 -S 100", bind: "-b", connect: "-s"},
+		dropinCase{server: "udaddy -c 3 -C 10 -S 100", client: "udaddy -c 3 -C 10 -S 100", bind: "-b", connect: "-s", ownPort: true},
 		dropinCase{server: "rdma_server", client: "rdma_client", bind: "-s", connect: "-s"},
 		dropinCase{server: "rstream -S 1024 -C 100", client: "rstream -S 1024 -C 100", bind: "-b", connect: "-s"},
 	)
@@ -76,8 +85,8 @@ func TestDropin(t *testing.T) {
 			}
 			us := ourSide(ns, bin)
 			ends := [2]*dropinEnd{
-				{rxe, "rxe0", gid, nil},
-				{us, "roce0", 0, []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}},
+				{rxe, "rxe0", gid, nil, true},
+				{us, "roce0", 0, []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}, false},
 			}
 			port := 20000
 			for _, c := range dropinCases() {
@@ -152,6 +161,7 @@ type dropinEnd struct {
 	device string
 	gid    int
 	before []string // the program
+	guest  bool     // in emulation
 }
 
 // argv is a command of a case at this end; at is the server's address for librdmacm, and the client's argument.
@@ -160,7 +170,9 @@ func (e *dropinEnd) argv(c dropinCase, command, flag, at string, port int) []str
 	if c.index != "" {
 		argv = append(argv, "-d", e.device, c.index, fmt.Sprint(e.gid))
 	}
-	argv = append(argv, "-p", fmt.Sprint(port))
+	if !c.ownPort {
+		argv = append(argv, "-p", fmt.Sprint(port))
+	}
 	if flag != "" {
 		argv = append(argv, flag)
 	}
@@ -181,12 +193,12 @@ func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) {
 		t.Fatal(err)
 	}
 	defer sp.Kill()
-	if c.bind == "" {
+	if c.index != "" && !strings.Contains(c.server, "-R") {
 		if err := sp.WaitPort(port, 30*time.Second); err != nil {
 			t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
 		}
-	} else {
-		time.Sleep(time.Second) // rdma_cm has no port to look for
+	} else { // rdma_cm has no port to look for, and clients of perftest crash when nobody listens yet
+		time.Sleep(map[bool]time.Duration{true: 3 * time.Second, false: time.Second}[server.guest])
 	}
 	cp, err := client.start(client.argv(c, c.client, c.connect, server.addr4, port)...)
 	if err != nil {
