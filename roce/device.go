@@ -211,6 +211,7 @@ func (d *Device) shut() error {
 func (e *engine) evict(d *Device) {
 	now := e.lock()
 	defer e.unlock()
+	e.settle(now)
 	leaving := e.leaving(d)
 	for _, q := range leaving {
 		q.retire()

@@ -147,6 +147,14 @@ func (e *engine) pump(now time.Duration) {
 	e.transmit(now)
 }
 
+// settle sends the answers that wait for the poller: before a queue pair ends, as a NIC
+// would have sent them by then. The lock is held.
+func (e *engine) settle(now time.Duration) {
+	if e.putOff {
+		e.transmit(now)
+	}
+}
+
 // transmit sends control packets, then a few turns of data, in one flush. Whose turn
 // it is to send data does that before its acknowledgement: being shorter, that may only
 // be the last of a run, and both travel as one datagram.

@@ -333,6 +333,7 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if q.dead {
 		return ErrClosed
 	}
+	q.e.settle(now)
 	c := q.core
 	if err := c.takeResources(a, mask); err != nil {
 		return err
@@ -429,11 +430,12 @@ func (q *QP) checkPath(a *Attr, mask AttrMask) error {
 // never complete: to see them flushed, move it to the error state first and poll.
 // One of XRCRecv lives on while others have it open.
 func (q *QP) Destroy() error {
-	q.e.lock()
+	now := q.e.lock()
 	defer q.e.unlock()
 	if q.dead {
 		return ErrClosed
 	}
+	q.e.settle(now)
 	if q.xrcd != nil {
 		q.letGo()
 		return nil
