@@ -36,8 +36,10 @@ func TestPollerGoesAway(t *testing.T) {
 func TestPollerEndsQueuePair(t *testing.T) {
 	for name, end := range map[string]func(b *rocetest.Endpoint) error{
 		"destroy": func(b *rocetest.Endpoint) error { return b.QP.Destroy() },
-		"reset":   func(b *rocetest.Endpoint) error { return b.QP.Modify(&roce.Attr{State: roce.StateReset}, roce.MaskState) },
-		"close":   func(b *rocetest.Endpoint) error { return b.Dev.Close() },
+		"reset": func(b *rocetest.Endpoint) error {
+			return b.QP.Modify(&roce.Attr{State: roce.StateReset}, roce.MaskState)
+		},
+		"close": func(b *rocetest.Endpoint) error { return b.Dev.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 10 {
