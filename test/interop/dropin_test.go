@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -85,8 +86,8 @@ func TestDropin(t *testing.T) {
 			}
 			us := ourSide(ns, bin)
 			ends := [2]*dropinEnd{
-				{rxe, "rxe0", gid, nil, true},
-				{us, "roce0", 0, []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}, false},
+				{rxe, "rxe0", gid, nil, g},
+				{us, "roce0", 0, []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}, nil},
 			}
 			port := 20000
 			for _, c := range dropinCases() {
@@ -161,7 +162,25 @@ type dropinEnd struct {
 	device string
 	gid    int
 	before []string // the program
-	guest  bool     // in emulation
+	guest  *lab.Guest
+}
+
+// listens waits until a program of librdmacm listens, as clients of perftest crash when they come sooner.
+func (e *dropinEnd) listens(c dropinCase, port int) error {
+	if e.guest == nil || c.ownPort {
+		time.Sleep(2 * time.Second) // nothing says so
+		return nil
+	}
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		out, err := e.guest.Run(context.Background(), "rdma", "resource", "show", "cm_id")
+		if err != nil {
+			return err
+		}
+		if strings.Contains(out, fmt.Sprintf(":%d ", port)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no identifier of rdma_cm listens at port %d after 30s", port)
 }
 
 // argv is a command of a case at this end; at is the server's address for librdmacm, and the client's argument.
@@ -197,8 +216,8 @@ func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) {
 		if err := sp.WaitPort(port, 30*time.Second); err != nil {
 			t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
 		}
-	} else { // rdma_cm has no port to look for, and clients of perftest crash when nobody listens yet
-		time.Sleep(map[bool]time.Duration{true: 3 * time.Second, false: time.Second}[server.guest])
+	} else if err := server.listens(c, port); err != nil {
+		t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
 	}
 	cp, err := client.start(client.argv(c, c.client, c.connect, server.addr4, port)...)
 	if err != nil {
