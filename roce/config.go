@@ -105,8 +105,9 @@ type Config struct {
 	// CNP says how peers are told that their packets were marked.
 	CNP CNPConfig
 	// OnRate is told of each change of a queue pair's rate, in order, by a goroutine
-	// of the device (of a manual one, inside Progress), with no lock held. Each engine
-	// has its own goroutine, and two may call it at once. It should be quick: 4096 changes wait, further ones are counted as drop_rate_change.
+	// of its engine (of a manual device, inside Progress), with no lock held: with
+	// several engines two may call it at once. It should be quick: 4096 changes wait,
+	// further ones are counted as drop_rate_change.
 	OnRate func(RateChange)
 	// Logger is told of what operators want to know; nil is silent. It is never called
 	// with a lock held. Levels: Error, the engine has panicked; Warn, events that end

@@ -118,7 +118,7 @@ func (p *port) domainEngine(name string) *engine {
 	}
 	h := fnv.New32a()
 	io.WriteString(h, name) // which cannot fail
-	return p.engines[int(h.Sum32())%len(p.engines)]
+	return p.engines[h.Sum32()%uint32(len(p.engines))]
 }
 
 // Close closes the domain (ibv_close_xrcd). It returns ErrBusy while shared receive
