@@ -9,13 +9,7 @@
 
 #include <rdma/rdma_cma.h>
 
-#define NEED(cond)                                                                       \
-	do {                                                                             \
-		if (!(cond)) {                                                           \
-			fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #cond, strerror(errno)); \
-			exit(1);                                                         \
-		}                                                                        \
-	} while (0)
+#include "need.h"
 
 #define SIZE 65536
 

@@ -11,13 +11,7 @@
 
 #include <infiniband/verbs.h>
 
-#define NEED(cond)                                                                       \
-	do {                                                                             \
-		if (!(cond)) {                                                           \
-			fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #cond, strerror(errno)); \
-			exit(1);                                                         \
-		}                                                                        \
-	} while (0)
+#include "need.h"
 
 static volatile sig_atomic_t urgent, pipes;
 
