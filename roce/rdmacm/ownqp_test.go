@@ -44,6 +44,28 @@ func (e *own) move(t testing.TB, attr func(roce.State) (*roce.Attr, roce.AttrMas
 	}
 }
 
+// greet sends a message to another one.
+func (e *own) greet(t testing.TB, to *own) {
+	t.Helper()
+	must(t, to.qp.PostRecv(roce.RecvWR{ID: 1, SGE: []roce.SGE{to.mr.SGE(0, 16)}}))
+	copy(e.mr.Bytes(), "hello")
+	must(t, e.qp.PostSend(roce.SendWR{ID: 2, Opcode: roce.WRSend, Flags: roce.Signaled, SGE: []roce.SGE{e.mr.SGE(0, 5)}}))
+	if wc := next(t, to.cq); wc.ID != 1 || wc.Status != roce.WCSuccess || string(to.mr.Bytes()[:wc.ByteLen]) != "hello" {
+		t.Errorf("received %v, %q", wc.Status, to.mr.Bytes())
+	}
+	if wc := next(t, e.cq); wc.ID != 2 || wc.Status != roce.WCSuccess {
+		t.Errorf("sent: %v", wc.Status)
+	}
+}
+
+// keeps checks that the end of a connection has not changed the queue pair.
+func (e *own) keeps(t testing.TB) {
+	t.Helper()
+	if s := e.qp.State(); s != roce.StateRTS {
+		t.Errorf("queue pair %#x is in %v after the connection", e.qp.Num(), s)
+	}
+}
+
 // TestOwnQP: both programs connect their queue pairs by themselves, the passive one
 // before it answers (rdma_init_qp_attr, rdma_establish). Data goes both ways, and the
 // end of the connection does not change the queue pairs.
@@ -83,24 +105,12 @@ func TestOwnQP(t *testing.T) {
 			if client.RemoteQPN() != ends[1].qp.Num() || server.RemoteQPN() != ends[0].qp.Num() {
 				t.Errorf("connected to %v and %v", client.RemoteQPN(), server.RemoteQPN())
 			}
-			for i, e := range ends {
-				o := ends[1-i]
-				must(t, o.qp.PostRecv(roce.RecvWR{ID: 1, SGE: []roce.SGE{o.mr.SGE(0, 16)}}))
-				copy(e.mr.Bytes(), "hello")
-				must(t, e.qp.PostSend(roce.SendWR{ID: 2, Opcode: roce.WRSend, Flags: roce.Signaled, SGE: []roce.SGE{e.mr.SGE(0, 5)}}))
-				if wc := next(t, o.cq); wc.ID != 1 || wc.Status != roce.WCSuccess || string(o.mr.Bytes()[:wc.ByteLen]) != "hello" {
-					t.Errorf("received %v, %q", wc.Status, o.mr.Bytes())
-				}
-				if wc := next(t, e.cq); wc.ID != 2 || wc.Status != roce.WCSuccess {
-					t.Errorf("sent: %v", wc.Status)
-				}
-			}
+			ends[0].greet(t, ends[1])
+			ends[1].greet(t, ends[0])
 			must(t, client.Shutdown(ctx(t)))
 			ended(t, server)
-			for i := range ends {
-				if s := ends[i].qp.State(); s != roce.StateRTS {
-					t.Errorf("queue pair %d is in %v after the connection", i, s)
-				}
+			for _, e := range ends {
+				e.keeps(t)
 			}
 		})
 	}

@@ -14,39 +14,16 @@ func TestUseQP(t *testing.T) {
 	for _, typ := range []roce.QPType{roce.RC, roce.UC} {
 		t.Run(typ.String(), func(t *testing.T) {
 			a, b := pair(t)
-			var ends [2]struct {
-				cq *roce.CQ
-				qp *roce.QP
-				mr *roce.MR
-			}
-			for i, d := range []*roce.Device{a, b} {
-				e := &ends[i]
-				pd, err := d.AllocPD()
-				must(t, err)
-				e.cq, err = d.CreateCQ(16)
-				must(t, err)
-				e.qp, err = pd.CreateQP(roce.QPConfig{Type: typ, SendCQ: e.cq})
-				must(t, err)
-				must(t, e.qp.Init(roce.RemoteWrite))
-				e.mr, err = pd.RegisterMR(make([]byte, 16), roce.LocalWrite)
-				must(t, err)
-			}
+			ends := [2]*own{newOwn(t, a, typ), newOwn(t, b, typ)}
 			client, server := connect(t, a, b, rdmacm.Config{UseQP: ends[0].qp}, rdmacm.Config{UseQP: ends[1].qp})
 			if client.QP() != ends[0].qp || client.RemoteQPN() != ends[1].qp.Num() {
 				t.Errorf("connected to %#x, want %#x", client.RemoteQPN(), ends[1].qp.Num())
 			}
-			must(t, ends[1].qp.PostRecv(roce.RecvWR{ID: 1, SGE: []roce.SGE{ends[1].mr.SGE(0, 16)}}))
-			copy(ends[0].mr.Bytes(), "hello")
-			must(t, ends[0].qp.PostSend(roce.SendWR{ID: 2, Opcode: roce.WRSend, SGE: []roce.SGE{ends[0].mr.SGE(0, 5)}}))
-			if wc := next(t, ends[1].cq); wc.ID != 1 || string(ends[1].mr.Bytes()[:wc.ByteLen]) != "hello" {
-				t.Errorf("received %q", ends[1].mr.Bytes())
-			}
+			ends[0].greet(t, ends[1])
 			must(t, client.Shutdown(ctx(t)))
 			ended(t, server)
-			for i := range ends {
-				if s := ends[i].qp.State(); s != roce.StateRTS {
-					t.Errorf("queue pair %d is in %v after the connection", i, s)
-				}
+			for _, e := range ends {
+				e.keeps(t)
 			}
 		})
 	}
