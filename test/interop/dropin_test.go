@@ -17,16 +17,24 @@ import (
 // dropinCase is a Debian program on the drop-in libraries here against the same one on
 // rxe in a guest.
 type dropinCase struct {
-	server, client string // the commands, without the device
-	index          string // the flag for the GID's index, "" for programs of librdmacm
-	bind, connect  string // of these: the flags before the server's address, at either end
+	server, client string // the commands, without device, port and address
+	bind, connect  string // of programs of librdmacm: the flags before the server's address, at either end
 	ownPort        bool   // the program has no flag for the port
 }
 
-// same has one command at both ends.
-func same(program, index string) dropinCase {
-	return dropinCase{server: program, client: program, index: index}
+// gidFlag is the flag of programs of libibverbs for the GID's index, "" for those of librdmacm.
+func (c dropinCase) gidFlag() string {
+	switch {
+	case strings.HasPrefix(c.server, "ibv_"):
+		return "-g"
+	case strings.HasPrefix(c.server, "ib_"):
+		return "-x"
+	}
+	return ""
 }
+
+// byTCP says whether the ends meet by a TCP connection, not by rdma_cm.
+func (c dropinCase) byTCP() bool { return c.gidFlag() != "" && !strings.Contains(c.server, " -R") }
 
 // reads is the flag for how many READs may be outstanding: rxe says 128, which perftest would ask of the other end, too.
 func reads(test string) string {
@@ -37,15 +45,16 @@ func reads(test string) string {
 }
 
 func dropinCases() (list []dropinCase) {
+	both := func(command string) { list = append(list, dropinCase{server: command, client: command}) }
 	for _, p := range []string{"rc", "uc", "ud", "srq"} {
-		list = append(list, same("ibv_"+p+"_pingpong", "-g"))
+		both("ibv_" + p + "_pingpong")
 	}
 	for _, p := range []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat", "atomic_bw", "atomic_lat"} {
-		list = append(list, same("ib_"+p+reads(p)+" -F -n 200", "-x"))
+		both("ib_" + p + reads(p) + " -F -n 200")
 	}
 	for _, p := range []string{"send_bw -c UC -s 4096", "send_lat -c UC", "write_bw -c UC -s 4096", "write_lat -c UC", "send_bw -c UD -s 1024", "send_lat -c UD",
 		"send_bw -b", "write_bw -q 4 -t 16", "write_bw -l 8", "send_bw -e", "write_lat -I 64", "send_bw --use-srq", "send_bw -R", "write_bw -R", "read_lat -R -o 16"} {
-		list = append(list, same("ib_"+p+" -F -n 200", "-x"))
+		both("ib_" + p + " -F -n 200")
 	}
 	return append(list,
 		dropinCase{server: "rping -s -C 20 -S 1000 -V", client: "rping -c -C 20 -S 1000 -V", bind: "-a", connect: "-a"},
@@ -67,18 +76,7 @@ func TestDropin(t *testing.T) {
 	bin := build(t, ctx, subset)
 	for _, k := range suites {
 		t.Run(k.suite, func(t *testing.T) {
-			kernel, err := lab.FetchKernel(ctx, k.suite)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ns, err := lab.NewNetns(ctx, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { ns.Close() })
-			dir := filepath.Join(root(t), "build/interop/dropin")
-			os.MkdirAll(dir, 0o755)
-			g := bootGuest(t, ctx, lab.GuestConfig{Kernel: kernel, Netns: ns, Agent: bin.agent, Log: t.Logf}, dir)
+			ns, g := oneGuest(t, ctx, k.suite, dropin, bin)
 			rxe := guestSide(ctx, "rxe", g)
 			gid, err := g.GIDIndex(ctx, rxe.addr4)
 			if err != nil {
@@ -93,7 +91,7 @@ func TestDropin(t *testing.T) {
 			for _, c := range dropinCases() {
 				for i, role := range []string{"rxe serves", "we serve"} {
 					port++
-					t.Run(strings.ReplaceAll(c.server, "/", " ")+", "+role, func(t *testing.T) {
+					t.Run(c.server+", "+role, func(t *testing.T) {
 						c.meet(t, port, ends[i], ends[1-i])
 					})
 				}
@@ -186,8 +184,8 @@ func (e *dropinEnd) listens(c dropinCase, port int) error {
 // argv is a command of a case at this end; at is the server's address for librdmacm, and the client's argument.
 func (e *dropinEnd) argv(c dropinCase, command, flag, at string, port int) []string {
 	argv := append(append([]string{}, e.before...), strings.Fields(command)...)
-	if c.index != "" {
-		argv = append(argv, "-d", e.device, c.index, fmt.Sprint(e.gid))
+	if flag := c.gidFlag(); flag != "" {
+		argv = append(argv, "-d", e.device, flag, fmt.Sprint(e.gid))
 	}
 	if !c.ownPort {
 		argv = append(argv, "-p", fmt.Sprint(port))
@@ -212,7 +210,7 @@ func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) {
 		t.Fatal(err)
 	}
 	defer sp.Kill()
-	if c.index != "" && !strings.Contains(c.server, "-R") {
+	if c.byTCP() {
 		if err := sp.WaitPort(port, 30*time.Second); err != nil {
 			t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
 		}

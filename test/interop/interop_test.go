@@ -258,6 +258,23 @@ func bootGuest(t *testing.T, ctx context.Context, cfg lab.GuestConfig, dir strin
 	return g
 }
 
+// oneGuest boots a guest with the kernel of a suite, in a network of its own, for a test that is a mode of its own.
+func oneGuest(t *testing.T, ctx context.Context, suite, mode string, bin binaries) (*lab.Netns, *lab.Guest) {
+	t.Helper()
+	k, err := lab.FetchKernel(ctx, suite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := lab.NewNetns(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	dir := filepath.Join(root(t), "build/interop", mode)
+	os.MkdirAll(dir, 0o755)
+	return ns, bootGuest(t, ctx, lab.GuestConfig{Kernel: k, Netns: ns, Agent: bin.agent, Log: t.Logf}, dir)
+}
+
 // checkCapture ends the capture and checks every RoCE packet in it.
 func (s *session) checkCapture(t *testing.T) {
 	frames, lost, err := s.capture.Close()

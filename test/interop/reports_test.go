@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/goroce/goroce/test/interop/lab"
 )
 
 // reportFlags are those of roce interop: three path MTUs, and time for emulation.
@@ -33,18 +31,7 @@ func TestReports(t *testing.T) {
 }
 
 func report(t *testing.T, ctx context.Context, suite, version string, bin binaries) {
-	k, err := lab.FetchKernel(ctx, suite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := lab.NewNetns(ctx, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	dir := filepath.Join(root(t), "build/interop/reports")
-	os.MkdirAll(dir, 0o755)
-	g := bootGuest(t, ctx, lab.GuestConfig{Kernel: k, Netns: ns, Agent: bin.agent, Log: t.Logf}, dir)
+	ns, g := oneGuest(t, ctx, suite, reports, bin)
 	us, rxe := ourSide(ns, bin), guestSide(ctx, "rxe", g)
 	index, err := g.GIDIndex(ctx, rxe.addr4)
 	if err != nil {
@@ -82,16 +69,16 @@ func report(t *testing.T, ctx context.Context, suite, version string, bin binari
 		}
 		return p.Stdout()
 	}
-	out := interop("--json", "--html", name+".html", "--label", "Linux "+k.Release+", rxe")
+	out := interop("--json", "--html", name+".html", "--label", "Linux "+g.Kernel.Release+", rxe")
 	var r struct{ Passed, Failed int }
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	t.Logf("Linux %s: passed %d, failed %d in %.0f s", k.Release, r.Passed, r.Failed, time.Since(began).Seconds())
+	t.Logf("Linux %s: passed %d, failed %d in %.0f s", g.Kernel.Release, r.Passed, r.Failed, time.Since(began).Seconds())
 	if r.Passed < 50 {
 		t.Errorf("that is no report: %s", out)
 	}
-	if err := os.WriteFile(filepath.Join(dir, version+".json"), []byte(out), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(root(t), "build/interop", reports, version+".json"), []byte(out), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
