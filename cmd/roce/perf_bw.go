@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/goroce/goroce/roce"
@@ -76,6 +77,8 @@ func newRequests(r *perfRun, size int) *requests {
 func (b *requests) run(ctx context.Context) (res perfResult, err error) {
 	var wcs [pollBatch]roce.WC
 	b.begin = time.Now()
+	waiting, stop := b.untilTaken(ctx)
+	defer stop()
 	for {
 		// One look at the clock decides both: what ends in between would leave
 		// nothing to wait for.
@@ -91,8 +94,8 @@ func (b *requests) run(ctx context.Context) (res perfResult, err error) {
 				return res, err
 			}
 		}
-		n, err := completions(ctx, b.ep.cq, wcs[:], b.o.events)
-		if err != nil {
+		n, err := completions(waiting, b.ep.cq, wcs[:], b.o.events)
+		if err != nil && !errors.Is(err, errTimeUp) {
 			return res, err
 		}
 		for i := range wcs[:n] {
@@ -112,6 +115,18 @@ func (b *requests) run(ctx context.Context) (res perfResult, err error) {
 		res = newThroughput(b.size, b.done, b.end.Sub(b.begin), b.peak())
 	}
 	return res, b.check.readBack(ctx, b)
+}
+
+// errTimeUp ends the wait for completions when a test of some duration is over.
+var errTimeUp = errors.New("the time is up")
+
+// untilTaken returns a context for waiting for completions. SENDs with -b and -D may
+// have none after the time: a peer whose clock is ahead of ours takes no more of them.
+func (b *requests) untilTaken(ctx context.Context) (context.Context, context.CancelFunc) {
+	if b.receives == nil || b.o.duration == 0 {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, b.begin.Add(b.o.duration), errTimeUp)
 }
 
 // finished reports whether everything is posted and has completed. With -D that is

@@ -32,6 +32,10 @@ func TestPerfBothWays(t *testing.T) {
 			})
 		}
 	}
+	t.Run("a peer that has finished long ago", func(t *testing.T) {
+		t.Parallel()
+		newWorld(t).playPerf("send_bw", "-b", []string{"-D", "1"}, []string{"-D", "2"})
+	})
 	server, client := newWorld(t).playPerf("write_bw", "-b -a -n 5", nil, nil)
 	for _, o := range []outcome{server, client} {
 		if rows := perfRow.FindAllString(o.out, -1); len(rows) != 23 {
