@@ -101,11 +101,12 @@ dropin: ## build libibverbs.so.1 and librdmacm.so.1 into build/dropin (needs gcc
 	cmd/dropin/build.sh build/dropin
 	go build -o build/roce ./cmd/roce
 
-dropintest: ## all tests of the drop-in libraries, with programs of Debian's packages
+dropintest: ## all tests of the drop-in libraries, with programs of Debian's packages; most of them once more with sanitizers (15 minutes)
 	@test/dropin/setup.sh || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory dropin
 	go vet -tags dropin ./cmd/dropin
 	ROCE_DROPIN=$(CURDIR)/build/dropin go test -count=1 -timeout 30m -v ./test/dropin -dropin.all
+	go test -count=1 -timeout 30m -v ./test/dropin -dropin.all -dropin.sanitize -skip 'TestSymbols|TestUnprivileged|TestLdSoConf|TestContainer|TestTrixie|TestExec|TestProviders'
 
 dropinrxe: dropin ## programs of Debian on the drop-in libraries against the same ones on rxe of three kernels, and the speed of both (root, 15 minutes)
 	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make dropinrxe: cannot run without these packages"; exit 1; }

@@ -75,6 +75,11 @@ func TestOwnQP(t *testing.T) {
 	contains(t, atServer, "^right\n$")
 }
 
+// testdata/cmqp.c, in processes that fork before they have the engine, and after.
+func TestCMFork(t *testing.T) {
+	contains(t, server.run(t, compile(t, "cmqp"), server.addr, freePort(t), "fork"), "^right\n$")
+}
+
 // The programs of librdmacm: each ends well at both ends.
 func TestCM(t *testing.T) {
 	for _, c := range []struct {

@@ -22,7 +22,13 @@ import (
 	_ "github.com/goroce/goroce/roce/rnet"
 )
 
-var all = flag.Bool("dropin.all", false, "all cases, which takes minutes")
+var (
+	all      = flag.Bool("dropin.all", false, "all cases, which takes minutes")
+	sanitize = flag.Bool("dropin.sanitize", false, "the C side, and our programs, built with the address and undefined behaviour sanitizers")
+)
+
+// sanitizers are flags of gcc.
+var sanitizers = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"}
 
 // needAll skips a case that is not of the core.
 func needAll(t *testing.T) {
@@ -55,10 +61,11 @@ const source = "../../cmd/dropin"
 func libraries(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
-		if built.dir = os.Getenv("ROCE_DROPIN"); built.dir != "" {
-			return
+		if *sanitize {
+			built.why, built.err = build(sanitizers...)
+		} else if built.dir = os.Getenv("ROCE_DROPIN"); built.dir == "" {
+			built.why, built.err = build()
 		}
-		built.why, built.err = build()
 	})
 	switch {
 	case built.err != nil:
@@ -69,8 +76,8 @@ func libraries(t *testing.T) string {
 	return built.dir
 }
 
-// build builds the libraries, or says why not.
-func build() (why string, err error) {
+// build builds the libraries, with more flags for C, or says why not.
+func build(flags ...string) (why string, err error) {
 	// go test repeats a cached result until what the test has read changes.
 	if err := filepath.WalkDir(source, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -87,7 +94,10 @@ func build() (why string, err error) {
 		return "", err
 	}
 	built.ours = true
-	if out, err := exec.Command(source+"/build.sh", built.dir).CombinedOutput(); err != nil {
+	if err := os.Chmod(built.dir, 0o755); err != nil { // for TestUnprivileged
+		return "", err
+	}
+	if out, err := exec.Command(source+"/build.sh", append([]string{built.dir}, flags...)...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build.sh: %w\n%s", err, out)
 	}
 	return "", nil
@@ -132,10 +142,31 @@ func (s side) command(ctx context.Context, t *testing.T, args ...string) *exec.C
 		t.Skipf("no %s: test/dropin/setup.sh installs the packages", args[0])
 	}
 	c := exec.CommandContext(ctx, path, args[1:]...)
-	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1"), "ROCE_ADDR="+s.addr)
+	preload := filepath.Join(dir, "libibverbs.so.1")
+	if *sanitize {
+		preload = sanitizerRuntimes(t) + " " + preload
+		// Faults of memory are Go's, and so are most pointers to it: leaks cannot be told.
+		c.Env = []string{"ASAN_OPTIONS=handle_segv=0:detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1"}
+	}
+	c.Env = append(c.Env, os.Environ()...)
+	c.Env = append(c.Env, "LD_LIBRARY_PATH="+dir, "LD_PRELOAD="+preload, "ROCE_ADDR="+s.addr)
 	c.Env = append(c.Env, s.env...)
 	c.WaitDelay = time.Second
 	return c
+}
+
+// sanitizerRuntimes are the libraries that have to be loaded before all others.
+func sanitizerRuntimes(t *testing.T) string {
+	t.Helper()
+	var paths []string
+	for _, name := range []string{"libasan.so", "libubsan.so"} {
+		out, err := exec.Command("gcc", "-print-file-name="+name).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, strings.TrimSpace(string(out)))
+	}
+	return strings.Join(paths, " ")
 }
 
 // run runs a program to its good end and returns its output, standard error included.

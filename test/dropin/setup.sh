@@ -8,6 +8,7 @@ ibv_rc_pingpong ibverbs-utils
 ib_write_bw perftest
 mckey rdmacm-utils
 ucx_perftest ucx-utils
+dpkg:libucx-dev libucx-dev
 mpirun openmpi-bin
 mpicc libopenmpi-dev
 fi_pingpong libfabric-bin

@@ -3,7 +3,6 @@
 package dropin
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,15 +12,8 @@ import (
 // tests of test/interop unpack, on the libraries that are built here.
 func TestTrixie(t *testing.T) {
 	needAll(t)
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := filepath.Join(cache, "goroce", "roots", "trixie")
+	root := trixie(t)
 	loader := filepath.Join(root, "lib64", "ld-linux-x86-64.so.2")
-	if _, err := os.Stat(loader); err != nil {
-		t.Skipf("no root of Debian 13, which the tests of test/interop unpack: %v", err)
-	}
 	path := libraries(t) + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
 	for _, args := range []string{
 		"ib_write_bw -n 1000", "ib_send_bw -n 1000", "ib_read_bw -n 1000", "ib_atomic_bw -n 1000", "ib_write_lat -n 1000", "ib_send_lat -c UD -n 1000",

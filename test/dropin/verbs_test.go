@@ -13,8 +13,11 @@ func compile(t *testing.T, name string, flags ...string) string {
 	t.Helper()
 	dir := libraries(t)
 	program := filepath.Join(t.TempDir(), name)
-	build := exec.Command("gcc", append(flags, "-Wall", "-O1", "-o", program, "testdata/"+name+".c",
-		filepath.Join(dir, "librdmacm.so.1"), filepath.Join(dir, "libibverbs.so.1"), "-lpthread")...)
+	if *sanitize {
+		flags = append(flags, sanitizers...)
+	}
+	args := append([]string{"-Wall", "-O1", "-o", program, "testdata/" + name + ".c"}, flags...)
+	build := exec.Command("gcc", append(args, filepath.Join(dir, "librdmacm.so.1"), filepath.Join(dir, "libibverbs.so.1"), "-lpthread")...)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -26,6 +26,14 @@ static void alternate_stacks(void)
 	}
 }
 
+/* SIGURG is what Go interrupts its own threads with. It would take the signal from a
+ * program that has a handler, and can do without. */
+static void give_back_urg(const struct sigaction *program)
+{
+	if (program->sa_handler != SIG_DFL && program->sa_handler != SIG_IGN)
+		sigaction(SIGURG, program, NULL);
+}
+
 static int complain(const char *what, const char *why)
 {
 	fprintf(stderr, "goroce: %s: %s\n", what, why);
@@ -66,7 +74,10 @@ int goroce_load(void)
 		sigset_t all, old;
 		sigfillset(&all);
 		pthread_sigmask(SIG_BLOCK, &all, &old);
+		struct sigaction urg;
+		sigaction(SIGURG, NULL, &urg);
 		err = open_library();
+		give_back_urg(&urg);
 		if (err == 0) {
 			loaded = true;
 			pthread_atfork(NULL, NULL, orphan);

@@ -85,9 +85,11 @@ int rsocket(int domain, int type, int protocol)
 		return failing(EAFNOSUPPORT);
 	if (type != SOCK_STREAM || (protocol && protocol != IPPROTO_TCP))
 		return failing(EPROTONOSUPPORT);
+	if (goroce_orphan)
+		return failing(EIO);
 	if (!shared_context())
 		return -1;
-	struct rs *rs = new_rs(domain, goroce_orphan ? 0 : goroce_engine.RSocket(), NULL);
+	struct rs *rs = new_rs(domain, goroce_engine.RSocket(), NULL);
 	if (!rs)
 		return -1;
 	int fd = add(rs);

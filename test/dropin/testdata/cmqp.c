@@ -1,13 +1,17 @@
-/* cmqp ADDR PORT [server]: a program of librdmacm whose queue pair is its own: it makes it
- * without rdma_create_qp and moves it to RTS with rdma_init_qp_attr, as UCX does. Each
- * side sends a message, and compares the one it gets. Exit status 0: all was right. */
+/* cmqp ADDR PORT [server|fork]: a program of librdmacm whose queue pair is its own: it makes
+ * it without rdma_create_qp and moves it to RTS with rdma_init_qp_attr, as UCX does. Each
+ * side sends a message, and compares the one it gets. With fork it only listens, in
+ * processes that have forked before and after. Exit status 0: all was right. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
 
 #include "need.h"
 
@@ -120,6 +124,38 @@ static void client(struct rdma_cm_id *id, struct sockaddr_in *to)
 	NEED(!ibv_destroy_qp(qp));
 }
 
+static void listens(struct rdma_cm_id *id, struct sockaddr_in *at)
+{
+	NEED(!rdma_bind_addr(id, (struct sockaddr *)at));
+	NEED(!rdma_listen(id, 1));
+}
+
+/* forked: a channel and an id are made before the fork and used on both sides of it; a
+ * child that is forked after that gets errors. */
+static void forked(struct rdma_cm_id *id, struct sockaddr_in *at)
+{
+	int status;
+	pid_t child = fork();
+	if (child == 0) {
+		listens(id, at);
+		_exit(0);
+	}
+	NEED(waitpid(child, &status, 0) == child && status == 0);
+	listens(id, at);
+	child = fork();
+	if (child == 0) {
+		struct rdma_cm_id *another;
+		struct rdma_cm_event *ev;
+		NEED(rdma_listen(id, 1) == -1 && errno == EIO);
+		NEED(rdma_get_cm_event(events, &ev) == -1 && errno == EIO);
+		NEED(!rdma_create_id(events, &another, NULL, RDMA_PS_TCP));
+		NEED(rdma_resolve_addr(another, NULL, (struct sockaddr *)at, 1000) == -1 && errno == EIO);
+		NEED(rsocket(AF_INET, SOCK_STREAM, 0) == -1 && errno == EIO);
+		_exit(0);
+	}
+	NEED(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET};
@@ -128,7 +164,9 @@ int main(int argc, char **argv)
 	struct rdma_cm_id *id;
 	NEED(events = rdma_create_event_channel());
 	NEED(!rdma_create_id(events, &id, NULL, RDMA_PS_TCP));
-	if (argc == 4)
+	if (argc == 4 && !strcmp(argv[3], "fork"))
+		forked(id, &at);
+	else if (argc == 4)
 		server(id, &at);
 	else
 		client(id, &at);
