@@ -343,7 +343,7 @@ func TestManual(t *testing.T) {
 	fabric := netio.NewFabric()
 	da, db := openManual(t, fabricPort(t, fabric, "10.0.0.1")), openManual(t, fabricPort(t, fabric, "10.0.0.2"))
 	a, b := rocetest.New(t, da, rocetest.Options{}), rocetest.New(t, db, rocetest.Options{})
-	rocetest.Connect(t, a, b, roce.Conn{})
+	rocetest.Connect(t, a, b, roce.Conn{AckTimeout: 67 * time.Millisecond})
 	now := time.Millisecond
 	if next := da.Progress(now); next != roce.Never {
 		t.Fatalf("idle device wants to be called at %v", next)

@@ -35,7 +35,9 @@ type Options struct {
 	Device    roce.Config
 	CQEntries int // 0 means 1024
 	QP        roce.QPConfig
-	// Conn is used for both ends; Access 0 means everything remote.
+	// Conn is used for both ends; Access 0 means everything remote, and without
+	// Faults AckTimeout 0 is 268 ms instead of 67: a busy machine may stop one side
+	// for half a second.
 	Conn roce.Conn
 	// Faults, if not nil, is what the network does to packets of both
 	// directions; the second end gets the seed plus one.
@@ -54,15 +56,22 @@ func (o Options) Pair(tb testing.TB) (a, b *Endpoint) {
 	fabric := netio.NewFabric()
 	a = o.endpoint(tb, fabric, "10.0.0.1", 0)
 	b = o.endpoint(tb, fabric, "10.0.0.2", 1)
+	if o.Faults != nil && o.Conn.AckTimeout == 0 {
+		o.Conn.AckTimeout = 67 * time.Millisecond
+	}
 	Connect(tb, a, b, o.Conn)
 	return a, b
 }
 
-// Connect connects the queue pairs of two endpoints.
+// Connect connects the queue pairs of two endpoints, with the defaults that
+// Options.Conn has without faults.
 func Connect(tb testing.TB, a, b *Endpoint, c roce.Conn) {
 	tb.Helper()
 	if c.Access == 0 {
 		c.Access = everything
+	}
+	if c.AckTimeout == 0 {
+		c.AckTimeout = 268 * time.Millisecond
 	}
 	for _, end := range [][2]*Endpoint{{a, b}, {b, a}} {
 		peer := roce.Remote{Addr: end[1].Dev.Addr(), QPN: end[1].QP.Num(), PSN: end[1].QP.PSN()}
