@@ -51,8 +51,8 @@ type Config struct {
 	// means crypto/rand.
 	Rand io.Reader
 	// Spin is how long CQ.Wait polls before it blocks, and the device's own
-	// goroutine while packets follow each other that closely; 0 means 50 us,
-	// negative not at all.
+	// goroutine while packets follow each other within four times that; 0 means
+	// 50 us, negative not at all.
 	Spin time.Duration
 	// Engines is how many sockets and locks the queue pairs are spread over, so that
 	// as many processors can work for the device at once; 0 means 1, at most 64. One

@@ -190,10 +190,15 @@ func (e *engine) loop() {
 
 // expects reports whether the next packets are likely to come so soon that polling
 // for them is cheaper than going to sleep: the last ones followed each other closely,
-// and not long ago. The lock is held.
+// and not long ago. To wake up takes as long as a few packets: a pause in which the
+// engine has slept looks longer than it was. The lock is held.
 func (e *engine) expects(now time.Duration) bool {
-	return e.pause < e.spin && now-time.Duration(e.heard.Load()) < e.spin
+	return e.pause < 4*e.spin && e.silence(now) < e.spin
 }
+
+// silence is for how long nothing has come, but for the time in which the engine was at
+// work on what it had to send: its peers may have waited for that.
+func (e *engine) silence(now time.Duration) time.Duration { return now - e.heard - e.sending }
 
 // progress is one batch at the time of a manual device.
 func (e *engine) progress(now time.Duration) (next time.Duration) {

@@ -57,14 +57,15 @@ type engine struct {
 	waitUntil time.Duration // when the goroutine will look by itself; 0 while it works
 	waitWrite bool          // the goroutine waits until the socket takes more, or is on its way to
 	drops     drops
-	pause     time.Duration // between the last two batches of packets
+	heard     time.Duration // when the last batch of packets came
+	sending   time.Duration // spent on data since then, with no poller
+	pause     time.Duration // between the last two batches, but for that
 	putOff    bool          // the answers to the last batch wait for the poller
 
 	used     atomic.Int32       // queue pairs
 	full     fullCQs            // overflowed, their queue pairs not yet in error
 	bells    atomic.Pointer[QP] // queue pairs with new requests, last first
 	lease    atomic.Int64       // until when a poller drives
-	heard    atomic.Int64       // when the last batch of packets came
 	unleased chan struct{}      // ends the goroutine's sleep during a lease
 	ended    chan struct{}      // the goroutine has returned
 }
@@ -122,7 +123,9 @@ func (e *engine) run(now time.Duration, poller bool) (more bool) {
 	})
 	e.answerBells(now)
 	if e.putOff = poller && e.few(n) && !e.putOff; !e.putOff {
-		e.transmit(now)
+		if e.transmit(now) && !poller && !e.manual {
+			e.sending += e.clock() - now
+		}
 	}
 	e.held.release(now, e.bit())
 	return n > 0 || e.ready()
@@ -157,13 +160,14 @@ func (e *engine) settle(now time.Duration) {
 
 // transmit sends control packets, then a few turns of data, in one flush. Whose turn
 // it is to send data does that before its acknowledgement: being shorter, that may only
-// be the last of a run, and both travel as one datagram.
-func (e *engine) transmit(now time.Duration) {
+// be the last of a run, and both travel as one datagram. It reports whether anybody
+// had a turn of data.
+func (e *engine) transmit(now time.Duration) (data bool) {
 	defer e.contain()
 	defer e.failOverflowed(now)
 	e.putOff = false
 	if !e.out.flush(now) {
-		return // the socket is full: generate nothing new
+		return false // the socket is full: generate nothing new
 	}
 	n := 0
 	for !e.out.blocked {
@@ -185,6 +189,7 @@ func (e *engine) transmit(now time.Duration) {
 		e.turn(q, now, false)
 	}
 	e.out.flush(now)
+	return n > 0
 }
 
 // turn lets one queue pair write packets, of control or of data.
@@ -201,12 +206,13 @@ func (e *engine) turn(q *QP, now time.Duration, control bool) {
 	e.touch(q)
 }
 
-// transmitData is one turn of requests or READ responses. Of requests only what was
-// sent before, if there is no room at the peer for more: then the queue pair waits.
+// transmitData is one turn of requests or READ responses, and what fills the run that
+// its last one has left. Of requests only what was sent before, if there is no room at
+// the peer for more: then the queue pair waits.
 func (q *QP) transmitData(now time.Duration, out transport.Outbox) {
 	waits := q.links[waitQueue].queued
 	q.t.Share(q.shares(), waits || q.full())
-	q.t.Transmit(now, out, turnBudget)
+	q.t.Transmit(now, out, turnBudget+q.e.out.room())
 	if q.t.Held() && !waits {
 		q.peers[0].waiting.push(q, waitQueue)
 	}

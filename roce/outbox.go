@@ -109,6 +109,15 @@ func (o *outbox) last() *netio.Run {
 	return &o.runs[len(o.runs)-1]
 }
 
+// room is how many bytes of packets like those before still join the last run.
+func (o *outbox) room() int {
+	r := o.last()
+	if r == nil {
+		return 0
+	}
+	return (min(o.caps.MaxRun/r.SegSize, o.caps.MaxSegments) - len(r.Buf)/r.SegSize) * r.SegSize
+}
+
 // dst returns the address that the current path leads to. Peers are known by GID,
 // which has no zone: a link-local one is on our own link.
 func (o *outbox) dst() netip.AddrPort {

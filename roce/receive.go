@@ -22,7 +22,8 @@ func (e *engine) receive(now time.Duration) (int, time.Duration) {
 	}
 	if n > 0 && !e.manual {
 		now = e.clock()
-		e.pause = now - time.Duration(e.heard.Swap(int64(now)))
+		e.pause = e.silence(now)
+		e.heard, e.sending = now, 0
 	}
 	e.crowded = e.heeds && n > 0 && e.overran()
 	for i := range n {

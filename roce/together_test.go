@@ -81,3 +81,35 @@ func TestAcknowledgementsTogether(t *testing.T) {
 		})
 	}
 }
+
+// TestFullRuns: what a queue pair sends in several turns leaves in datagrams as long as
+// they may be, 15 packets of 4 KiB, but where the headers of packets differ in length. A
+// READ is asked for in five parts here, and each begins and ends with such a packet.
+func TestFullRuns(t *testing.T) {
+	const size, packets = 1 << 20, 256
+	f := netio.NewFabric()
+	f.RecvBuffer = 8 * size
+	client, server := &countedBackend{Backend: fabricPort(t, f, "10.0.0.1")}, &countedBackend{Backend: fabricPort(t, f, "10.0.0.2")}
+	devs := [2]*roce.Device{openManual(t, client), openManual(t, server)}
+	a, b := rocetest.New(t, devs[0], rocetest.Options{}), rocetest.New(t, devs[1], rocetest.Options{})
+	rocetest.Connect(t, a, b, roce.Conn{PathMTU: roce.MTU4096})
+	for _, c := range []struct {
+		op     roce.WROpcode
+		done   roce.WCOpcode
+		sender *countedBackend
+		runs   int
+	}{{roce.WRWrite, roce.WCWrite, client, 19}, {roce.WRRead, roce.WCRead, server, 24}} {
+		for i := range 2 { // the window opens first
+			c.sender.runs, c.sender.packets = 0, 0
+			must(t, a.QP.PostSend(roce.SendWR{ID: uint64(i), Opcode: c.op, Flags: roce.Signaled, SGE: []roce.SGE{a.MR.SGE(0, size)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}))
+			for range 64 {
+				settle(devs[0], 0)
+				settle(devs[1], 0)
+			}
+			want(t, a.Next(t), uint64(i), c.done, roce.WCSuccess)
+		}
+		if c.sender.packets != packets || c.sender.runs > c.runs {
+			t.Errorf("operation %v: %d packets in %d runs, want at most %d", c.op, c.sender.packets, c.sender.runs, c.runs)
+		}
+	}
+}

@@ -461,15 +461,12 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 	return len(b), true
 }
 
-// readPart is how many responses the next READ REQUEST may ask for: at least four
-// requests share the window, so that responses keep coming while the next one
-// travels, and up to 16 of a run of packets or more, so that a peer that does nothing
-// else hears of the next one before it falls asleep.
+// readPart is how many responses the next READ REQUEST may ask for: four requests share
+// the window, so that responses keep coming while the next one travels. Not more, as each
+// costs a datagram, and its answer two runs of packets that are not full.
 func (r *requester) readPart() uint64 {
-	const least, most, run = 4, 16, 16
-	window, depth := r.win.size/charge(r.mtu), uint64(r.q.attr.MaxRdAtomic)
-	part := max(run, window/min(most, depth))
-	return max(1, min(part, window/min(least, depth)))
+	share := uint64(min(4, r.q.attr.MaxRdAtomic))
+	return max(1, r.win.size/share/charge(r.mtu))
 }
 
 // read returns the i-th outstanding READ REQUEST.
