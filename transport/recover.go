@@ -218,15 +218,18 @@ func (r *requester) probe(now time.Duration) {
 
 // judgeProbe looks at what a probe brought when everything before una is acknowledged. The
 // window shrinks for the silence if that is no more than was sent again: then it was
-// lost. Otherwise only an acknowledgement was.
+// lost. Otherwise only an acknowledgement was, or is late, and what was sent behind is not
+// sent again (as RFC 5682). What acknowledges a part of what was sent again was on its way
+// before, if it is not a READ's, of which each response counts.
 func (r *requester) judgeProbe(una uint64) {
 	switch {
-	case !r.probing:
+	case !r.probing, una < r.nxt && r.numReads == 0:
 		return
 	case una <= r.nxt:
 		r.win.lost(r.win.min, r.una, r.top)
 	default:
 		r.inVain()
+		r.stop, r.fixed = una, una
 	}
 	r.probing = false
 }

@@ -285,6 +285,36 @@ func TestRecoverProbe(t *testing.T) {
 			wc 2 SEND ok
 			count spurious_retrans 1
 			window 67688`},
+		{"... nor is more sent again then: it is on its way as well", `
+			post 1 SEND 1
+			> SEND_ONLY 0 1 ack
+			at 4ms
+			< ACK 0
+			wc 1 SEND ok
+			post 2 SEND 1536
+			> SEND_FIRST 1 256
+			> SEND_MIDDLE 2 256
+			> SEND_MIDDLE 3 256
+			> SEND_MIDDLE 4 256
+			> SEND_MIDDLE 5 256
+			> SEND_LAST 6 256 ack
+			at 16ms
+			> SEND_FIRST 1 256 ack
+			> SEND_MIDDLE 2 256 ack
+			> SEND_MIDDLE 3 256 ack
+			> SEND_MIDDLE 4 256 ack
+			at 20ms
+			< ACK 2                     // of the first transmission: more will come
+			< ACK 5
+			count spurious_retrans 1
+			post 3 SEND 1
+			> SEND_ONLY 7 1 ack
+			< NAK 6 seq                 // it was lost after all
+			> SEND_LAST 6 256 ack
+			> SEND_ONLY 7 1 ack
+			< ACK 7
+			wc 2 SEND ok
+			wc 3 SEND ok`},
 		{"... and halves when it had not", `
 			post 1 SEND 1
 			> SEND_ONLY 0 1 ack
