@@ -3,44 +3,11 @@
 package dropin
 
 import (
-	"encoding/binary"
-	"fmt"
-	"net/netip"
-	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 const group = "239.81.81.81"
-
-// bound waits until the program has a device at an address, or is in a group.
-func (p *started) bound(addr string) {
-	p.t.Helper()
-	ip := netip.MustParseAddr(addr).As4()
-	entry := fmt.Sprintf(": %08X:%04X ", binary.LittleEndian.Uint32(ip[:]), 4791)
-	for {
-		sockets, err := os.ReadFile("/proc/net/udp")
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		if strings.Contains(string(sockets), entry) {
-			return
-		}
-		p.alive()
-		time.Sleep(10 * time.Millisecond) // a poll: start has set the deadline
-	}
-}
-
-// alive ends the test when the program has ended.
-func (p *started) alive() {
-	p.t.Helper()
-	select {
-	case err := <-p.done:
-		p.t.Fatalf("%s has ended: %v\n%s", p.name, err, &p.out)
-	default:
-	}
-}
 
 // converse plays a program of librdmacm at both ends and returns the outputs. Its device
 // is there before it listens, which nobody sees: a client that comes too early is

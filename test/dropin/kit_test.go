@@ -5,13 +5,17 @@ package dropin
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -242,17 +246,50 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// listening waits until somebody listens on a TCP port, or the program has ended.
-func (p *started) listening(port string) {
+// awaits waits until the kernel's tables of sockets have an entry, or the program has
+// ended. It does not try to take the port, which the program would then not get.
+func (p *started) awaits(entry string, tables ...string) {
 	p.t.Helper()
+	want := regexp.MustCompile(entry)
 	for {
-		l, err := net.Listen("tcp", ":"+port)
-		if err != nil {
-			return
+		for _, table := range tables {
+			sockets, err := os.ReadFile("/proc/net/" + table)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				p.t.Fatal(err)
+			}
+			if want.Match(sockets) {
+				return
+			}
 		}
-		l.Close()
 		p.alive()
 		time.Sleep(10 * time.Millisecond) // a poll: start has set the deadline
+	}
+}
+
+// listening waits until somebody listens on a TCP port.
+func (p *started) listening(port string) {
+	p.t.Helper()
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.awaits(fmt.Sprintf(`: [0-9A-F]+:%04X [0-9A-F]+:0000 0A `, n), "tcp", "tcp6")
+}
+
+// bound waits until the program has a device at an address, or is in a group.
+func (p *started) bound(addr string) {
+	p.t.Helper()
+	ip := netip.MustParseAddr(addr).As4()
+	p.awaits(fmt.Sprintf(": %08X:%04X ", binary.NativeEndian.Uint32(ip[:]), 4791), "udp")
+}
+
+// alive ends the test when the program has ended.
+func (p *started) alive() {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		p.t.Fatalf("%s has ended: %v\n%s", p.name, err, &p.out)
+	default:
 	}
 }
 
