@@ -191,7 +191,8 @@ func TestPerfDuration(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			begin := time.Now()
 			server, client := newWorld(t).playPerf(test.name, test.sized("-D 1 --verify --json", 1000), nil, nil)
-			if took := time.Since(begin); took < time.Second {
+			took := time.Since(begin)
+			if took < time.Second {
 				t.Errorf("it took %v", took)
 			}
 			for who, o := range map[string]outcome{"server": server, "client": client} {
@@ -207,7 +208,7 @@ func TestPerfDuration(t *testing.T) {
 				if who == "server" && test.latency && test.fetches() {
 					continue
 				}
-				if len(r.Results) != 1 || r.Results[0].Iters < 2 || r.Results[0].Seconds < 0.9 {
+				if len(r.Results) != 1 || r.Results[0].Iters < 2 || r.Results[0].Seconds <= 0 || r.Results[0].Seconds > took.Seconds() {
 					t.Errorf("%s: %+v", who, r)
 				}
 			}

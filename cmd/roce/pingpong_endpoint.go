@@ -196,7 +196,7 @@ func (e *endpoint) connectQP(i int, peer exchange.Dest) error {
 	}
 	return e.qps[i].Modify(&roce.Attr{
 		State:       roce.StateRTS,
-		Timeout:     14, // 67 ms
+		Timeout:     pingpongTimeout,
 		RetryCnt:    7,
 		RNRRetry:    7, // for ever
 		SQPSN:       e.mine[i].PSN,
@@ -211,12 +211,16 @@ func (e *endpoint) buffers() int {
 	return 1
 }
 
+// pingpongTimeout is 268 ms, where ibv_rc_pingpong has 67: a machine with other work may stop
+// either side for half a second.
+const pingpongTimeout ib.AckTimeout = 16
+
 // sendBuf and recvBuf are the same bytes without --chk, as in ibv_rc_pingpong.
 func (e *endpoint) sendBuf() []byte { return e.buf[e.o.header():][:e.o.size] }
 func (e *endpoint) recvBuf() []byte { return e.buf[len(e.buf)-e.o.size:] }
 
 // linger keeps the device open while the other side may miss our last ACK: until
-// nothing has come for a few of its timeouts (67 ms), at most two seconds.
+// nothing has come for a few timeouts of ibv_rc_pingpong (67 ms), at most two seconds.
 func linger(ctx context.Context, dev *roce.Device) {
 	const quiet = 250 * time.Millisecond
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); {

@@ -161,7 +161,7 @@ func TestEchoIsLimited(t *testing.T) {
 // is free then.
 func TestServeEndsIdleClients(t *testing.T) {
 	w := newWorld(t)
-	defer w.serving("--addr", "127.0.0.1", "--clients", "2", "--timeout", "300ms")()
+	defer w.serving("--addr", "127.0.0.1", "--clients", "2", "--timeout", "2s")()
 	ctx, stop := withCancel(t)
 	busy := make(chan outcome)
 	go func() { busy <- w.runIn(ctx, "ping", "-c", "-a", "127.0.0.1", "-I", "127.0.0.2") }()

@@ -126,7 +126,7 @@ func (s *xsrqSide) connect(i int, peer exchange.XRCDest) error {
 		State: roce.StateRTR, PathMTU: s.o.mtu, DestQPN: peer.Sender, RQPSN: peer.PSN, MinRNRTimer: 12, // 0.64 ms
 		AV: roce.AddressVector{DGID: peer.GID, SGIDIndex: uint8(s.o.gidIndex), HopLimit: 64},
 	}
-	rts := roce.Attr{State: roce.StateRTS, Timeout: 14, RetryCnt: 7, RNRRetry: 7, SQPSN: s.dest(i).PSN} // 67 ms, for ever
+	rts := roce.Attr{State: roce.StateRTS, Timeout: pingpongTimeout, RetryCnt: 7, RNRRetry: 7, SQPSN: s.dest(i).PSN} // RNR for ever
 	path := roce.MaskState | roce.MaskAV | roce.MaskPathMTU | roce.MaskDestQPN | roce.MaskRQPSN
 	if err := p.target.Modify(&rtr, path|roce.MaskMaxDestRdAtomic|roce.MaskMinRNRTimer); err != nil {
 		return err
