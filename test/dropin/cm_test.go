@@ -7,8 +7,6 @@ import (
 	"testing"
 )
 
-const group = "239.81.81.81"
-
 // converse plays a program of librdmacm at both ends and returns the outputs. Its device
 // is there before it listens, which nobody sees: a client that comes too early is
 // refused, and then both begin anew. A server that does not end is killed.

@@ -65,11 +65,11 @@ func TestMPI(t *testing.T) {
 	if out, err := exec.Command("mpicc", "-Wall", "-O1", "-o", program, "testdata/allreduce.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	ranks := side{addr: "127.0.82.0/24"}
+	hosts := side{addr: ranks}
 	for _, tls := range []string{"rc_verbs,ud_verbs:aux,self", "ud_verbs,self"} {
 		for _, n := range []string{"2", "4"} {
 			t.Run(n+" "+tls, func(t *testing.T) {
-				out := ranks.run(t, "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", n, "--mca", "pml", "ucx", "--mca", "osc", "^ucx", "--mca", "btl", "self",
+				out := hosts.run(t, "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", n, "--mca", "pml", "ucx", "--mca", "osc", "^ucx", "--mca", "btl", "self",
 					"-x", "UCX_TLS="+tls, "-x", "UCX_NET_DEVICES=roce0:1", "-x", "LD_LIBRARY_PATH", "-x", "LD_PRELOAD", "-x", "ROCE_ADDR", program)
 				contains(t, out, "(?m)^"+n+" ranks, right$")
 			})

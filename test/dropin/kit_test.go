@@ -131,7 +131,16 @@ type side struct {
 	env  []string
 }
 
-var server, client = side{addr: "127.0.81.1"}, side{addr: "127.0.81.2"}
+// pair are two numbers of this process, so that these tests may run more than once at a
+// time on a host.
+var pair = [2]int{64 + os.Getpid()>>8&63, os.Getpid() & 255}
+
+var (
+	network        = fmt.Sprintf("127.%d.%d.", pair[0], pair[1])
+	ranks          = network + "128/25" // of programs that get any free address
+	group          = fmt.Sprintf("239.%d.%d.81", pair[0], pair[1])
+	server, client = side{addr: network + "1"}, side{addr: network + "2"}
+)
 
 // with returns the side with more variables.
 func (s side) with(env ...string) side {
