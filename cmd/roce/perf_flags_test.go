@@ -75,10 +75,10 @@ func TestPerfAllTimes(t *testing.T) {
 // --local needs nobody else.
 func TestPerfLocal(t *testing.T) {
 	for _, args := range []string{
-		"send_lat -n 50 --verify", "write_bw -n 50 -b --verify --json", "atomic_lat -n 50 -R -u 18",
+		"send_lat -n 50 --verify", "write_bw -n 50 -b --verify --json", "atomic_lat -n 50 -R",
 		"read_bw -n 50 --addr 127.0.0.61 --verify",
 	} {
-		o := newWorld(t).run(append([]string{"perf"}, strings.Fields(args+" --local")...)...)
+		o := newWorld(t).perfLocal(args)
 		if o.status != 0 || o.err != "" || o.out == "" {
 			t.Errorf("%s: %+v", args, o)
 		}
@@ -115,7 +115,7 @@ func TestPerfLimits(t *testing.T) {
 		"-y 1000":               "-y wants 1000",
 		"-w 1e-9 -y 1e-9":       "",
 	} {
-		o := newWorld(t).run(append([]string{"perf", "write_bw", "--local", "-n", "20"}, strings.Fields(args)...)...)
+		o := newWorld(t).perfLocal("write_bw -n 20 " + args)
 		if (o.status == 0) != (want == "") || !strings.Contains(o.err, want) || perfRow.FindString(o.out) == "" {
 			t.Errorf("%s: %+v", args, o)
 		}
@@ -156,7 +156,7 @@ func TestPerfTrafficClass(t *testing.T) {
 			var sent [256]atomic.Int64
 			w := newWorld(t)
 			w.wrap = func(be netio.Backend) netio.Backend { return classes{be, &sent} }
-			if o := w.run(append([]string{"perf", tt.test, "--local", "-n", "20"}, strings.Fields(tt.flags)...)...); o.status != 0 {
+			if o := w.perfLocal(tt.test + " -n 20 " + tt.flags); o.status != 0 {
 				t.Fatalf("%+v", o)
 			}
 			for class := range sent {

@@ -29,7 +29,7 @@ func TestPerfSRQ(t *testing.T) {
 		})
 	}
 	for _, args := range []string{"send_bw -q 2 -n 100 -s 3000", "send_bw -b -q 2 -n 100 -c UD", "send_lat -n 50 -c UD"} {
-		o := newWorld(t).run(append([]string{"perf"}, strings.Fields(args+" -R -u 18 --use-srq --local --addr 127.0.0.1")...)...)
+		o := newWorld(t).perfLocal(args + " -R --use-srq --addr 127.0.0.1")
 		o.want(t, "-R "+args, 0)
 	}
 }

@@ -40,6 +40,11 @@ func (w *world) playPerf(test, both string, server, client []string) (s, c outco
 	return s, c
 }
 
+// perfLocal plays both sides of a test in one process, with the patience of playPerf.
+func (w *world) perfLocal(args string) outcome {
+	return w.run(append([]string{"perf"}, strings.Fields(args+" --local -u 18")...)...)
+}
+
 // sized adds -s to arguments, but atomics have none.
 func (t *perfTest) sized(args string, size int) string {
 	if t.atomic() {
