@@ -14,6 +14,7 @@ import (
 
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce/netio"
+	"github.com/goroce/goroce/test/sim/network"
 )
 
 // packet is a sealed CNP in an IPv4 packet with a TOS, made n bytes long.
@@ -73,7 +74,7 @@ func TestMark(t *testing.T) {
 // waits, and what finds no room is dropped. 8 Mb/s are a byte per us.
 func TestQueue(t *testing.T) {
 	const us = time.Microsecond
-	q := newQueue(queueConfig{rate: 8e6, limit: 1000, kmin: 150, kmax: 350, pmax: 0}, 1)
+	q := newQueue(queueConfig{rate: 8e6, limit: 1000, red: network.RED{Kmin: 150, Kmax: 350, Pmax: 0}}, 1)
 	for i, s := range []struct {
 		at               time.Duration
 		n                int
@@ -108,22 +109,6 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// RED marks a share that grows from 0 to pmax between kmin and kmax, then all.
-func TestRED(t *testing.T) {
-	q := newQueue(queueConfig{kmin: 100, kmax: 300, pmax: 0.4}, 1)
-	for backlog, want := range map[int]float64{0: 0, 100: 0, 200: 0.2, 300: 0.4, 301: 1} {
-		n := 0
-		for range 10_000 {
-			if q.marks(backlog) {
-				n++
-			}
-		}
-		if got := float64(n) / 10_000; got < want-0.02 || got > want+0.02 {
-			t.Errorf("%d bytes: %.3f are marked, want %.1f", backlog, got, want)
-		}
-	}
-}
-
 // Processes that share a slow link with room for all their windows: marks and CNPs
 // slow them down, nothing is lost, and there is no storm of packets sent again.
 func TestBottleneck(t *testing.T) {
@@ -145,7 +130,7 @@ func TestBottleneck(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", roce, "../../cmd/roce").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	r, err := run(config{roce: roce, control: "dcqcn", flows: 4, seconds: 2, args: []string{"-u", "20"}, queue: queueConfig{rate: 200e6, limit: 8_000_000, kmin: 50_000, kmax: 200_000, pmax: 0.2}})
+	r, err := run(config{roce: roce, control: "dcqcn", flows: 4, seconds: 2, args: []string{"-u", "20"}, queue: queueConfig{rate: 200e6, limit: 8_000_000, red: network.RED{Kmin: 50_000, Kmax: 200_000, Pmax: 0.2}}})
 	if err != nil {
 		t.Fatal(err)
 	}

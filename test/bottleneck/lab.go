@@ -14,8 +14,8 @@ import (
 	"github.com/goroce/goroce/test/interop/lab"
 )
 
-// network is two namespaces, with the forwarder between them.
-type network struct {
+// twoNets is two namespaces, with the forwarder between them.
+type twoNets struct {
 	*forwarder
 	name [2]string
 }
@@ -23,9 +23,9 @@ type network struct {
 // ifaceMTU carries a path MTU of 4096.
 const ifaceMTU = 4200
 
-func newNetwork(c queueConfig) (*network, error) {
+func newTwoNets(c queueConfig) (*twoNets, error) {
 	pid := os.Getpid()
-	n := &network{name: [2]string{fmt.Sprintf("bottleneck-a-%d", pid), fmt.Sprintf("bottleneck-b-%d", pid)}}
+	n := &twoNets{name: [2]string{fmt.Sprintf("bottleneck-a-%d", pid), fmt.Sprintf("bottleneck-b-%d", pid)}}
 	var tuns [2]*tun
 	for i, ns := range n.name {
 		t, err := newTUN(fmt.Sprintf("bn%d-%d", i, pid))
@@ -61,7 +61,7 @@ const maxFlows = 16
 func addr(side, flow int) string { return fmt.Sprintf("10.98.%d.%d", 1+side, flow) }
 
 // lost is how many packets the kernel had no room for before the forwarder read them.
-func (n *network) lost() (lost int, err error) {
+func (n *twoNets) lost() (lost int, err error) {
 	for i, ns := range n.name {
 		out, err := exec.Command("ip", "-n", ns, "-s", "-j", "link", "show", "dev", n.tuns[i].name).Output()
 		if err != nil {
@@ -78,7 +78,7 @@ func (n *network) lost() (lost int, err error) {
 	return lost, nil
 }
 
-func (n *network) close() error {
+func (n *twoNets) close() error {
 	var err error
 	if n.forwarder != nil {
 		err = n.forwarder.close()
@@ -105,7 +105,7 @@ type flow struct {
 const firstPort = 18515
 
 // startFlow starts the server, waits for it and starts the client.
-func (n *network) startFlow(roce string, i int, args ...string) (f flow, err error) {
+func (n *twoNets) startFlow(roce string, i int, args ...string) (f flow, err error) {
 	port := firstPort + i
 	start := func(side int, more ...string) (*lab.Process, error) {
 		argv := []string{"ip", "netns", "exec", n.name[side], roce, "perf", "write_bw", "--json", "-e", "-u", "17", "-p", fmt.Sprint(port), "--addr", addr(side, i)}

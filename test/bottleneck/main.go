@@ -12,6 +12,8 @@ import (
 	"os"
 	"runtime"
 	"strings"
+
+	"github.com/goroce/goroce/test/sim/network"
 )
 
 func main() {
@@ -25,9 +27,9 @@ func main() {
 	flag.IntVar(&c.flows, "flows", 4, fmt.Sprintf("that share the link, at most %d", maxFlows))
 	flag.IntVar(&c.seconds, "seconds", 6, "that they send")
 	flag.IntVar(&c.queue.limit, "limit", defaultQueue.limit, "bytes that the queue holds")
-	flag.IntVar(&c.queue.kmin, "kmin", defaultQueue.kmin, "bytes from which packets are marked")
-	flag.IntVar(&c.queue.kmax, "kmax", defaultQueue.kmax, "bytes from which all are")
-	flag.Float64Var(&c.queue.pmax, "pmax", defaultQueue.pmax, "share of those marked at -kmax")
+	flag.IntVar(&c.queue.red.Kmin, "kmin", defaultQueue.red.Kmin, "bytes from which packets are marked")
+	flag.IntVar(&c.queue.red.Kmax, "kmax", defaultQueue.red.Kmax, "bytes from which all are")
+	flag.Float64Var(&c.queue.red.Pmax, "pmax", defaultQueue.red.Pmax, "share of those marked at -kmax")
 	flag.Parse()
 	c.queue.rate = *mbits * 1e6
 	c.args = flag.Args()
@@ -42,13 +44,13 @@ func main() {
 }
 
 // defaultQueue holds 20 ms of a link that any machine forwards with ease.
-var defaultQueue = queueConfig{rate: 400e6, limit: 1_000_000, kmin: 50_000, kmax: 200_000, pmax: 0.2}
+var defaultQueue = queueConfig{rate: 400e6, limit: 1_000_000, red: network.RED{Kmin: 50_000, Kmax: 200_000, Pmax: 0.2}}
 
 func table(c config, controls []string, runs int) error {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	load, _ := os.ReadFile("/proc/loadavg")
 	fmt.Printf("A link of %.0f Mb/s with a queue of %d KB, RED from %d to %d KB, %g %%; WRITEs of 64 KiB for %d s; Linux %s, %d processors, load %s.\n\n%s\n",
-		c.queue.rate/1e6, c.queue.limit/1000, c.queue.kmin/1000, c.queue.kmax/1000, 100*c.queue.pmax, c.seconds,
+		c.queue.rate/1e6, c.queue.limit/1000, c.queue.red.Kmin/1000, c.queue.red.Kmax/1000, 100*c.queue.red.Pmax, c.seconds,
 		strings.TrimSpace(string(kernel)), runtime.NumCPU(), strings.Fields(string(load))[0], head)
 	for range runs {
 		for _, c.control = range controls {

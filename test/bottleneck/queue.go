@@ -5,14 +5,15 @@ package main
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/goroce/goroce/test/sim/network"
 )
 
 // queueConfig is a link and the queue before it.
 type queueConfig struct {
-	rate       float64 // bits per second
-	limit      int     // bytes that find room
-	kmin, kmax int     // RED on ECN: bytes from which some, and all, are marked ...
-	pmax       float64 // ... and the share that is below kmax
+	rate  float64 // bits per second
+	limit int     // bytes that find room
+	red   network.RED
 }
 
 // counts is what a queue has seen.
@@ -64,7 +65,7 @@ func (q *queue) push(now time.Duration, p []byte) {
 	q.n++
 	q.free = max(q.free, now) + time.Duration(float64(8*len(p))/q.rate*1e9)
 	w.at = q.free
-	if q.marks(backlog) && mark(w.packet) {
+	if q.red.Marks(backlog, q.rng.Float64) && mark(w.packet) {
 		q.marked++
 	}
 	if isCNP(p) {
@@ -74,17 +75,6 @@ func (q *queue) push(now time.Duration, p []byte) {
 	q.bytes += len(p)
 	q.longest = max(q.longest, backlog+len(p))
 	q.waited += float64(backlog)
-}
-
-// marks draws whether RED marks a packet that finds a backlog.
-func (q *queue) marks(backlog int) bool {
-	switch {
-	case backlog <= q.kmin:
-		return false
-	case backlog > q.kmax:
-		return true
-	}
-	return q.rng.Float64()*float64(q.kmax-q.kmin) < q.pmax*float64(backlog-q.kmin)
 }
 
 // due is when the next packet has left, false if there is none.

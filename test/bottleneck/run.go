@@ -39,7 +39,7 @@ const settle = 500 * time.Millisecond
 // run lets flows share the bottleneck.
 func run(c config) (r result, err error) {
 	r = result{config: c, sums: map[string]uint64{}}
-	n, err := newNetwork(c.queue)
+	n, err := newTwoNets(c.queue)
 	defer func() { err = errors.Join(err, n.close()) }()
 	if err != nil {
 		return r, err

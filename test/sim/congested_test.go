@@ -42,7 +42,7 @@ func TestCongested(t *testing.T) {
 				d.LineRate = cc.Rate(c.rate)
 			}
 			s := newStar(t, 101, c.senders, 256<<10, network.LinkConfig{Rate: c.rate, Delay: time.Microsecond},
-				network.SwitchConfig{Kmin: 100_000, Kmax: 400_000, Pmax: 0.2, Pause: 500_000, Resume: 450_000}, roce.Config{Congestion: d})
+				network.SwitchConfig{RED: network.RED{Kmin: 100_000, Kmax: 400_000, Pmax: 0.2}, Pause: 500_000, Resume: 450_000}, roce.Config{Congestion: d})
 			s.run(settled)
 			before, bytes := make([]int, c.senders), s.port.Bytes
 			for i, l := range s.links[1:] {

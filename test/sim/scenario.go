@@ -78,7 +78,7 @@ func (c *Config) wire(rng *rand.Rand) {
 	}
 	switch rng.IntN(4) {
 	case 0:
-		c.Switch = network.SwitchConfig{Kmin: 4_000, Kmax: 40_000, Pmax: 0.1}
+		c.Switch = network.SwitchConfig{RED: network.RED{Kmin: 4_000, Kmax: 40_000, Pmax: 0.1}}
 	case 1:
 		c.Switch, c.Link.Queue = network.SwitchConfig{Pause: 8 << 10, Resume: 4 << 10}, 256<<10
 	case 2:

@@ -20,8 +20,8 @@ func Defaults(line float64) cc.DCQCN {
 // Red are thresholds of RED in use: those of the paper, and those of the simulator of
 // HPCC for 25 Gb/s.
 var (
-	paperRED = network.SwitchConfig{Kmin: 5_000, Kmax: 200_000, Pmax: 0.01, Pause: 300_000, Resume: 250_000}
-	hpccRED  = network.SwitchConfig{Kmin: 100_000, Kmax: 400_000, Pmax: 0.2, Pause: 500_000, Resume: 450_000}
+	paperRED = network.SwitchConfig{RED: network.RED{Kmin: 5_000, Kmax: 200_000, Pmax: 0.01}, Pause: 300_000, Resume: 250_000}
+	hpccRED  = network.SwitchConfig{RED: network.RED{Kmin: 100_000, Kmax: 400_000, Pmax: 0.2}, Pause: 500_000, Resume: 450_000}
 )
 
 // seeds are those of the equal flows. Parameters were chosen with others.

@@ -153,7 +153,7 @@ func TestRED(t *testing.T) {
 	}{
 		{0, 2, 0, 0}, {10, 2, 0, 0}, {15, 2, 60, 140}, {21, 2, 1000, 1000}, {21, 1, 1000, 1000}, {21, 0, 0, 0}, {21, 3, 0, 0},
 	} {
-		s := newStar(t, 1, SwitchConfig{Kmin: 10_000, Kmax: 20_000, Pmax: 0.2}, LinkConfig{})
+		s := newStar(t, 1, SwitchConfig{RED: RED{Kmin: 10_000, Kmax: 20_000, Pmax: 0.2}}, LinkConfig{})
 		out := s.link[0].Ports[1]
 		out.busy = true // nothing leaves
 		for range c.waiting {

@@ -10,12 +10,9 @@ type SwitchConfig struct {
 	// Buffer is the most bytes of data that all queues together hold; what comes beyond
 	// is dropped. 0 means 12 MB. CNPs always find room.
 	Buffer int
-	// RED on ECN, by the bytes of data that wait for the port which a packet is to
-	// leave by, when it comes: none is marked below Kmin, all are above Kmax, and
-	// between them a share that grows from 0 to Pmax. Kmax 0 marks nothing. Packets
-	// that are not ECN-capable are not marked.
-	Kmin, Kmax int
-	Pmax       float64
+	// RED goes by the bytes of data that wait for the port which a packet is to leave
+	// by, when it comes. Packets that are not ECN-capable are not marked.
+	RED
 	// Pause and Resume are PFC: a port through which more than Pause bytes have come
 	// that are still held tells its peer to stop, and to go on when no more than
 	// Resume are left. Pause 0 is no PFC.
@@ -95,7 +92,7 @@ func (s *Switch) forward(in, out *Port, k *packet) {
 		s.n.recycle(k)
 		return
 	}
-	if k.class() == data && s.marks(out) && (k.tos&3 == 1 || k.tos&3 == 2) {
+	if k.class() == data && s.cfg.Marks(out.queues[data].bytes, s.n.rng.Float64) && (k.tos&3 == 1 || k.tos&3 == 2) {
 		k.tos |= 3 // RFC 3168
 		out.Marked++
 	}
@@ -110,18 +107,6 @@ func (s *Switch) forward(in, out *Port, k *packet) {
 		}
 	}
 	out.push(k)
-}
-
-// marks draws whether RED marks the next packet for a port.
-func (s *Switch) marks(out *Port) bool {
-	q := out.queues[data].bytes
-	switch {
-	case s.cfg.Kmax == 0 || q <= s.cfg.Kmin:
-		return false
-	case q > s.cfg.Kmax:
-		return true
-	}
-	return s.n.rng.Float64()*float64(s.cfg.Kmax-s.cfg.Kmin) < s.cfg.Pmax*float64(q-s.cfg.Kmin)
 }
 
 func (s *Switch) left(_ *Port, k *packet) {
