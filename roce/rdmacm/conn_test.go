@@ -238,7 +238,7 @@ func TestLinger(t *testing.T) {
 		must(t, err)
 		defer devs[i].Close()
 	}
-	client, server := connect(t, devs[0], devs[1], rdmacm.Config{AckTimeout: 30 * time.Millisecond}, rdmacm.Config{
+	client, server := connect(t, devs[0], devs[1], rdmacm.Config{AckTimeout: 536 * time.Millisecond}, rdmacm.Config{
 		Prepare: func(c *rdmacm.Conn) error { return c.QP().PostRecv(roce.RecvWR{}) },
 	})
 	lose <- struct{}{}
