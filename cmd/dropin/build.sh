@@ -9,7 +9,9 @@ src=$(cd "$(dirname "$0")" && pwd)
 cc=${CC:-gcc}
 cd "$src/../.."
 
-go build -tags dropin -buildmode=c-shared -o "$out/libgoroce.so" ./cmd/dropin
+# Go does not interrupt threads that run it: the signal, SIGURG, would reach the program's when they have returned,
+# and end a poll, an epoll_wait or a sleep of the program with EINTR.
+go build -tags dropin -buildmode=c-shared -ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1 -o "$out/libgoroce.so" ./cmd/dropin
 
 # library NAME LIB... : one C library from the folder of its name.
 library() {

@@ -26,8 +26,8 @@ static void alternate_stacks(void)
 	}
 }
 
-/* SIGURG is what Go interrupts its own threads with. It would take the signal from a
- * program that has a handler, and can do without. */
+/* SIGURG is what Go interrupts its own threads with, unless it is told not to (build.sh).
+ * It takes the signal from a program that has a handler all the same. */
 static void give_back_urg(const struct sigaction *program)
 {
 	if (program->sa_handler != SIG_DFL && program->sa_handler != SIG_IGN)

@@ -2,8 +2,21 @@
  * readable, and takes the events from itself. */
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 
 #include "goroce.h"
+
+/* restarts says whether each signal handler there is has SA_RESTART. Then a read, which
+ * is what programs expect a wait to be, goes on after a signal; poll does not. */
+static bool restarts(void)
+{
+	for (int sig = 1; sig < NSIG; sig++) {
+		struct sigaction sa;
+		if (sigaction(sig, NULL, &sa) == 0 && sa.sa_handler != SIG_DFL && sa.sa_handler != SIG_IGN && !(sa.sa_flags & SA_RESTART))
+			return false;
+	}
+	return true;
+}
 
 int goroce_wait_readable(int fd)
 {
@@ -13,7 +26,10 @@ int goroce_wait_readable(int fd)
 	if (flags & O_NONBLOCK)
 		return EAGAIN;
 	struct pollfd p = {.fd = fd, .events = POLLIN};
-	return poll(&p, 1, -1) < 0 ? errno : 0;
+	while (poll(&p, 1, -1) < 0)
+		if (errno != EINTR || !restarts())
+			return errno;
+	return 0;
 }
 
 void goroce_await_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed, uint32_t given)
