@@ -307,7 +307,8 @@ func TestForeignSenders(t *testing.T) {
 	}
 }
 
-// Rule: the number of datagrams read at once follows what arrives.
+// Rule: the number of datagrams read at once follows what arrives, and begins anew when
+// nothing is there.
 func TestReceiveBatchAdapts(t *testing.T) {
 	p := udpPair(t, false, UDPConfig{})
 	u := p.b.(*udp)
@@ -321,19 +322,23 @@ func TestReceiveBatchAdapts(t *testing.T) {
 			small.SrcPort = uint16(i) + 0xc000
 			send(t, p.a, small)
 		}
+		for i, want := range []int{1, 4, groBatch, groBatch} {
+			if got, _ := p.b.Recv(0, dst); got != want {
+				t.Fatalf("many small ones: call %d read %d, not %d", i, got, want)
+			}
+		}
 		for n := 1; n > 0; n, _ = p.b.Recv(0, dst) {
 		}
+		if u.rx.batch != 1 {
+			t.Fatalf("after none: %d at once", u.rx.batch)
+		}
 	}
-	if u.rx.batch != groBatch {
-		t.Errorf("many small ones: %d at once", u.rx.batch)
-	}
-	for range 10 {
+	for range 3 {
 		send(t, p.a, large)
-		for n := 1; n > 0; n, _ = p.b.Recv(0, dst) {
-		}
 	}
-	if u.rx.batch != 2 {
-		t.Errorf("few large ones: %d at once", u.rx.batch)
+	p.b.Recv(0, dst)
+	if got, _ := p.b.Recv(0, dst); got != 2 || u.rx.batch != 2 {
+		t.Errorf("few large ones: %d, then %d at once", got, u.rx.batch)
 	}
 }
 

