@@ -184,6 +184,7 @@ func (c *CQ) raise(e *engine, solicited bool) {
 	}
 	c.waiting++
 	if c.waiting >= c.count || c.overflow {
+		e.roused = true
 		c.fire()
 		return
 	}

@@ -136,6 +136,7 @@ func (c *CQ) Push(wc *WC) {
 		}
 	}
 	if c.waiters.Load() > 0 {
+		e.roused = true
 		select {
 		case c.notify <- struct{}{}:
 		default:

@@ -93,7 +93,11 @@ func (e *engine) drive(lease bool) bool {
 	if lease {
 		e.lease.Store(int64(now + leaseTime))
 	}
-	e.run(now, lease)
+	by := passerby
+	if lease {
+		by = poller
+	}
+	e.run(now, by)
 	e.unlock()
 	return true
 }
@@ -114,7 +118,7 @@ func (p *port) yield(fromC bool) {
 			continue
 		}
 		if !o.dead {
-			o.run(o.clock(), false)
+			o.run(o.clock(), passerby)
 		}
 		o.unlock()
 	}
@@ -156,13 +160,13 @@ func (e *engine) loop() {
 			return
 		}
 		e.waitUntil = 0
-		more := e.run(now, false)
+		more := e.run(now, goroutine)
 		next := e.next()
 		polling := !more && polls < maxPolls && e.expects(now)
 		if !more && !polling {
 			e.waitUntil = next
 		}
-		blocked := e.out.blocked
+		blocked, roused := e.out.blocked, e.putOff
 		e.waitWrite = blocked
 		notices, changes = e.unknown.take(notices), e.rates.take(changes)
 		e.unlock()
@@ -170,6 +174,9 @@ func (e *engine) loop() {
 		tellRates(changes)
 		if more {
 			polls = 0
+			if roused {
+				runtime.Gosched() // here, rather than when another thread has woken up
+			}
 			continue
 		}
 		if polling {
@@ -208,7 +215,7 @@ func (e *engine) progress(now time.Duration) (next time.Duration) {
 		return Never
 	}
 	next = now
-	if !e.run(now, false) {
+	if !e.run(now, passerby) {
 		next = max(e.next(), now)
 	}
 	dead := e.dead

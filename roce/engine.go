@@ -60,7 +60,8 @@ type engine struct {
 	heard     time.Duration // when the last batch of packets came
 	sending   time.Duration // spent on data since then, with no poller
 	pause     time.Duration // between the last two batches, but for that
-	putOff    bool          // the answers to the last batch wait for the poller
+	putOff    bool          // the answers to the last batch wait for the poller, or for whom it has roused
+	roused    bool          // the batch at work has a completion for which somebody sleeps
 
 	used     atomic.Int32       // queue pairs
 	full     fullCQs            // overflowed, their queue pairs not yet in error
@@ -102,15 +103,26 @@ func (e *engine) begin() {
 	}
 }
 
+// driver is who lets the engine work.
+type driver uint8
+
+const (
+	poller    driver = iota // of a completion queue, who comes again
+	goroutine               // the engine's own
+	passerby                // anybody else, once
+)
+
 // run does one bounded batch of everything: receive, timers, doorbells, send. It
 // reports whether there is more to do at once. For a poller, who comes again, the
 // answers to a packet or two wait until then, once: what it has to send goes with
-// them, and it has what came a system call sooner. The lock is held.
-func (e *engine) run(now time.Duration, poller bool) (more bool) {
+// them, and it has what came a system call sooner. So they do for a program that was
+// asleep until now. The lock is held.
+func (e *engine) run(now time.Duration, by driver) (more bool) {
 	defer e.contain()
 	// Memory that came from C may be gone: a fault there is a protection error
 	// (package mem recovers it), not the end of the process.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	e.roused = false
 	n, now := e.receive(now)
 	e.wheel.advance(now, func(q *QP) {
 		if e.out.holds(q) {
@@ -122,8 +134,9 @@ func (e *engine) run(now time.Duration, poller bool) (more bool) {
 		e.touch(q)
 	})
 	e.answerBells(now)
-	if e.putOff = poller && e.few(n) && !e.putOff; !e.putOff {
-		if e.transmit(now) && !poller && !e.manual {
+	waits := by == poller || by == goroutine && e.roused
+	if e.putOff = waits && e.few(n) && !e.putOff; !e.putOff {
+		if e.transmit(now) && by == goroutine {
 			e.sending += e.clock() - now
 		}
 	}
