@@ -322,7 +322,7 @@ func TestReceiveBatchAdapts(t *testing.T) {
 			small.SrcPort = uint16(i) + 0xc000
 			send(t, p.a, small)
 		}
-		for i, want := range []int{1, 4, groBatch, groBatch} {
+		for i, want := range []int{1, 2, 4, 8, groBatch, groBatch} {
 			if got, _ := p.b.Recv(0, dst); got != want {
 				t.Fatalf("many small ones: call %d read %d, not %d", i, got, want)
 			}

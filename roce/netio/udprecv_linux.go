@@ -12,13 +12,14 @@ import (
 // fill. How many it offers follows what arrives: few where GRO brings tens of
 // kilobytes at once, so that they stay in the cache, many where packets come
 // singly, one when nothing was there last time: a second one is looked for after
-// the first, which costs its time.
+// the first, which costs its time, but little of that of large ones.
 type receiver struct {
 	hdr   []mmsghdr
 	iov   []unix.Iovec
 	name  []sockaddr
 	oob   []control
 	buf   [][]byte
+	first int // batch after a call in vain
 	batch int
 	socks []rxSocket // the backend's own, then those of groups
 	turn  int        // which is read first
@@ -54,7 +55,7 @@ func (r *receiver) init(u *udp) {
 		h.Name = (*byte)(unsafe.Pointer(&r.name[i]))
 		h.Control = (*byte)(unsafe.Pointer(&r.oob[i]))
 	}
-	r.batch = 1
+	r.first, r.batch = 1, 1
 	r.socks = []rxSocket{{fd: u.fd, addr: u.local}}
 }
 
@@ -83,7 +84,7 @@ func (u *udp) Recv(_ time.Duration, dst []Received) (int, error) {
 		}
 	}
 	if n == 0 {
-		r.batch = 1
+		r.batch = r.first
 		return 0, nil
 	}
 	wireReceive()
@@ -153,10 +154,12 @@ func (u *udp) take(s *rxSocket, i int, d *Received) bool {
 
 // adapt chooses the size of the next batch from n datagrams of want that came.
 func (r *receiver) adapt(n, want, bytes int) {
-	switch {
-	case bytes > n*largeDatagram:
-		r.batch = 2
-	case n == want && n == r.batch:
-		r.batch = min(4*r.batch, len(r.hdr))
+	if bytes > n*largeDatagram {
+		r.first, r.batch = 2, 2
+		return
+	}
+	r.first = 1
+	if n == want && n == r.batch {
+		r.batch = min(2*r.batch, len(r.hdr))
 	}
 }
