@@ -118,7 +118,7 @@ func (r *requester) lost(now time.Duration) {
 	}
 	r.wentBack = true
 	r.try()
-	r.win.lost(r.win.step, r.una, r.top)
+	r.win.lost(r.win.step, r.una, r.top, r.rtt.crowded(now))
 	r.retry(now)
 }
 
@@ -335,7 +335,7 @@ func (r *requester) progress(now time.Duration, to uint64) {
 	if r.done != r.begun {
 		r.unaCum = r.at(r.done).cumAt(to, r.mtu)
 	}
-	r.judgeProbe(to)
+	r.judgeProbe(now, to)
 	if r.nxt < r.una {
 		// What was to be sent again has arrived after all.
 		r.cur = r.done
@@ -346,7 +346,7 @@ func (r *requester) progress(now time.Duration, to uint64) {
 	if r.q.kin {
 		r.win.widen()
 	}
-	r.win.grow(r.unaCum - before)
+	r.win.grow(r.unaCum-before, r.rtt.crowded(now))
 	r.armed, r.since, r.again = r.nxt > r.una, now, 0
 	r.retries, r.rnrLeft, r.wentBack = r.q.attr.RetryCnt, r.q.attr.RNRRetry, false
 	r.settle(now)

@@ -89,7 +89,7 @@ func (r *requester) goBack() {
 
 // back sends what is missing from one packet up to another again.
 func (r *requester) back(from, to uint64) {
-	r.rtt.again(from)
+	r.rtt.gap(from)
 	r.cur, r.readNext = r.done, 0
 	r.moveTo(from)
 	for r.readNext < r.numReads && r.read(r.readNext).end <= from {
@@ -221,12 +221,12 @@ func (r *requester) probe(now time.Duration) {
 // lost. Otherwise only an acknowledgement was, or is late, and what was sent behind is not
 // sent again (as RFC 5682). What acknowledges a part of what was sent again was on its way
 // before, if it is not a READ's, of which each response counts.
-func (r *requester) judgeProbe(una uint64) {
+func (r *requester) judgeProbe(now time.Duration, una uint64) {
 	switch {
 	case !r.probing, una < r.nxt && r.numReads == 0:
 		return
 	case una <= r.nxt:
-		r.win.lost(r.win.min, r.una, r.top)
+		r.win.lost(r.win.min, r.una, r.top, r.rtt.crowded(now))
 	default:
 		r.inVain()
 		r.stop, r.fixed = una, una

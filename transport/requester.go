@@ -515,8 +515,9 @@ func (r *requester) sent(now time.Duration, c *record, n, cost, hurt uint64, ask
 		r.q.count(RetransPkts)
 		r.tried.sent(now, r.nxt)
 		r.again += cost
+		r.rtt.repeated(r.nxt, r.nxt+n)
 		if r.repair {
-			r.win.lost(hurt, r.una, r.top)
+			r.win.lost(hurt, r.una, r.top, r.rtt.crowded(now))
 		}
 	} else if asked {
 		r.rtt.start(now, r.nxt, r.una >= r.fixed)

@@ -11,15 +11,19 @@ const minProbe = time.Millisecond
 // when a probe was in vain.
 const kinProbe = 250 * time.Microsecond
 
+// mostDecay: with each sample most comes a 32nd of the way down to the mean.
+const mostDecay = 32
+
 // rtt estimates how long the peer takes to acknowledge (RFC 6298, section 2), and
 // with it when silence means that the last packets were lost.
 type rtt struct {
 	smooth, dev time.Duration // SRTT and RTTVAR, with a first sample
-	least       time.Duration
+	least, most time.Duration // most is of late: it comes down to smooth
 	known       bool
 	latest      time.Duration
-	fresh       bool // the controller does not know latest
-	probes      int  // since the last sample
+	when        time.Duration // ... was measured
+	fresh       bool          // the controller does not know latest
+	probes      int           // since the last sample
 
 	seq  uint64 // the packet that is timed, 0 for none
 	at   time.Duration
@@ -41,10 +45,21 @@ func (t *rtt) again(seq uint64) {
 	}
 }
 
+// gap says that packets from one on are going to be sent again: what is timed behind it
+// counts only by its own answer then.
+func (t *rtt) gap(from uint64) { t.calm = t.calm && t.seq < from }
+
+// repeated says that the packets from one up to another were sent again.
+func (t *rtt) repeated(from, to uint64) {
+	if from <= t.seq && t.seq < to {
+		t.seq = 0
+	}
+}
+
 // arrived says that seq itself was answered.
 func (t *rtt) arrived(now time.Duration, seq uint64) {
 	if t.seq == seq && seq != 0 {
-		t.sample(now - t.at)
+		t.sample(now, now-t.at)
 	}
 }
 
@@ -54,21 +69,33 @@ func (t *rtt) passed(now time.Duration, una uint64) {
 	switch {
 	case t.seq == 0 || una <= t.seq:
 	case t.calm:
-		t.sample(now - t.at)
+		t.sample(now, now-t.at)
 	default:
 		t.seq = 0
 	}
 }
 
-func (t *rtt) sample(d time.Duration) {
-	t.seq, t.probes, t.latest, t.fresh = 0, 0, d, true
+func (t *rtt) sample(now, d time.Duration) {
+	t.seq, t.probes, t.latest, t.when, t.fresh = 0, 0, d, now, true
 	if !t.known {
-		t.known, t.smooth, t.dev, t.least = true, d, d/2, d
+		t.known, t.smooth, t.dev, t.least, t.most = true, d, d/2, d, d
 		return
 	}
 	t.dev += ((t.smooth - d).Abs() - t.dev) / 4
 	t.smooth += (d - t.smooth) / 8
 	t.least = min(t.least, d)
+	t.most = max(d, t.most-(t.most-t.smooth)/mostDecay)
+}
+
+// crowded says whether packets seem to wait in a queue on the way: the last sample is
+// nearer to the longest of late than to the least ever, and exceeds that by a tenth. So it
+// seems as well while nothing is known, or nothing of the last two round trips.
+func (t *rtt) crowded(now time.Duration) bool {
+	const stale = 2
+	if !t.known || now-t.when > stale*t.smooth {
+		return true
+	}
+	return t.latest > t.least+max((t.most-t.least)/2, t.least/10)
 }
 
 // patience is how long to wait for an acknowledgement before a probe, at least for a

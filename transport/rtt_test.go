@@ -29,7 +29,7 @@ func TestRTTEstimate(t *testing.T) {
 		if step.sample == 0 {
 			r.probes++
 		} else {
-			r.sample(step.sample)
+			r.sample(0, step.sample)
 		}
 		if r.smooth != step.smooth || r.dev != step.dev || r.patience(minProbe) != step.patience {
 			t.Errorf("step %d, %s: SRTT %v, RTTVAR %v, patience %v", i, step.patienceText, r.smooth, r.dev, r.patience(minProbe))
@@ -39,7 +39,7 @@ func TestRTTEstimate(t *testing.T) {
 		t.Errorf("least %v", r.least)
 	}
 	for range 100 {
-		r.sample(20 * time.Microsecond)
+		r.sample(0, 20*time.Microsecond)
 	}
 	if r.patience(minProbe) != minProbe {
 		t.Errorf("patience %v on a fast path", r.patience(minProbe))
@@ -68,6 +68,10 @@ func TestRTTSamples(t *testing.T) {
 		{"what is newer is sent again", func(r *rtt) { r.start(5, 10, true); r.again(11); r.passed(9, 12) }, 4},
 		{"after something older that was missing", func(r *rtt) { r.start(5, 10, false); r.passed(9, 11) }, -1},
 		{"... but answered by itself", func(r *rtt) { r.start(5, 10, false); r.arrived(9, 10) }, 4},
+		{"itself is repeated", func(r *rtt) { r.start(5, 10, true); r.gap(8); r.repeated(8, 11); r.arrived(9, 10) }, -1},
+		{"what is older is repeated, and it is answered by itself", func(r *rtt) { r.start(5, 10, true); r.gap(8); r.repeated(8, 10); r.arrived(9, 10) }, 4},
+		{"... or only with what is older", func(r *rtt) { r.start(5, 10, true); r.gap(8); r.repeated(8, 10); r.passed(9, 11) }, -1},
+		{"what is newer is missing", func(r *rtt) { r.start(5, 10, true); r.gap(11); r.passed(9, 11) }, 4},
 		{"another is answered", func(r *rtt) { r.start(5, 10, false); r.arrived(9, 11) }, -1},
 		{"a new one after one that was worthless", func(r *rtt) {
 			r.start(5, 10, false)
@@ -81,5 +85,35 @@ func TestRTTSamples(t *testing.T) {
 		if got := r.smooth; r.known != (c.want >= 0) || r.known && got != c.want {
 			t.Errorf("%s: sample %v (%v), want %v", c.name, got, r.known, c.want)
 		}
+	}
+}
+
+// When a path seems to hold a queue: a sample nearer to the longest of late, which comes
+// down by a 32nd of its distance to the mean with each, than to the least, and a tenth
+// above that; also without a sample of the last two round trips.
+func TestRTTCrowded(t *testing.T) {
+	const us = time.Microsecond
+	var r rtt
+	if !r.crowded(0) {
+		t.Error("not crowded before there is a sample")
+	}
+	for i, step := range []struct {
+		sample, most time.Duration
+		crowded      bool
+	}{
+		{100 * us, 100 * us, false}, // alone
+		{109 * us, 109 * us, false}, // the longest, but no tenth more
+		{111 * us, 111 * us, true},
+		{200 * us, 200 * us, true},
+		{150 * us, 197469, true},
+		{140 * us, 195099, false},
+	} {
+		r.sample(time.Second, step.sample)
+		if got := r.crowded(time.Second); got != step.crowded || r.most != step.most {
+			t.Errorf("step %d: %v of %v to %v, mean %v: crowded %v", i, r.latest, r.least, r.most, r.smooth, got)
+		}
+	}
+	if at := time.Second + 2*r.smooth; r.crowded(at) || !r.crowded(at+1) {
+		t.Error("a sample is good for two round trips")
 	}
 }

@@ -14,8 +14,11 @@ const (
 	lossShare   = 32 // of so many bytes acknowledged one may be lost
 	creditShare = 8  // the credit is at most this share of the window
 
+	growShare = 8 // by this share the window grows in a round trip without a queue
+	pardons   = 8 // so many losses change nothing, then one does all the same
+
 	leastPackets = 4   // that the window leaves
-	noisyPackets = 12  // ... while less than a noiseShare-th is lost
+	noisyPackets = 12  // ... without a queue, while less than a noiseShare-th is lost
 	noiseShare   = 8   //
 	lossMemory   = 256 // packets over which that is averaged
 )
@@ -29,12 +32,14 @@ func charge(n uint32) uint64 { return max(uint64(n)+packetOverhead, minCharge) }
 // halves it, a timeout shrinks it to its minimum (as TCP does, RFC 5681).
 //
 // Of what is sent to our kin only what is lost has to be sent again, so the window may
-// be larger, and takes a few losses for what any network does now and then and no queue
-// has to do with: what is acknowledged earns credit for a 32nd of it, and a loss that
-// the credit covers changes nothing. A queue that overflows loses more: it uses the
-// credit up, and settles where its flows lose about that share. Where more is lost
-// whatever the window is, it does not go below what it takes for news of a loss to come
-// from behind it, and not by a probe.
+// be larger, and takes losses for what any network does now and then and no queue has to
+// do with. What is acknowledged earns credit for a 32nd of it, and a loss that the credit
+// covers changes nothing. While round trip times show no queue, no loss does, and the
+// window grows by an eighth per round trip; but the first one halves it, and one now and
+// then: who has never seen the path without the queue that others keep there knows only
+// then that there is one. Where an eighth is lost, or more, each counts that the credit
+// does not cover. Without a queue the window does not go below what it takes for news of
+// a loss to come from behind it, and not by a probe.
 type window struct {
 	level
 	min   uint64
@@ -43,6 +48,7 @@ type window struct {
 	step  uint64 // one full packet
 	acked uint64 // acknowledged since the last step
 	recov uint64 // sequence number: losses before it are one event with the last
+	spare int    // losses that may change nothing
 	kin   bool
 }
 
@@ -79,13 +85,17 @@ func (w *window) widen() {
 }
 
 // grow takes note of n bytes acknowledged.
-func (w *window) grow(n uint64) {
+func (w *window) grow(n uint64, crowded bool) {
 	if w.kin {
 		w.credit = max(w.credit, min(w.credit+n/lossShare, w.size/creditShare))
 		w.hurt -= min(w.hurt, w.hurt*n/(lossMemory*w.step))
 	}
-	if w.size < w.thresh {
+	switch {
+	case w.size < w.thresh:
 		w.size = min(w.size+n, w.max)
+		return
+	case w.kin && !crowded:
+		w.size = min(w.size+n/growShare, w.max)
 		return
 	}
 	if w.acked += n; w.acked >= w.size {
@@ -94,26 +104,29 @@ func (w *window) grow(n uint64) {
 	}
 }
 
-// least is what a loss leaves of the window.
-func (w *window) least() uint64 {
-	if w.kin && w.hurt < lossMemory*w.step/noiseShare {
-		return min(noisyPackets*w.step, w.max)
-	}
-	return w.min
-}
-
 // lost takes note that n bytes were lost at una while everything before top was
 // sent.
-func (w *window) lost(n, una, top uint64) {
+func (w *window) lost(n, una, top uint64, crowded bool) {
 	w.hurt += n
-	switch {
-	case w.credit >= n:
+	if w.credit >= n {
 		w.credit -= n
-	case una >= w.recov:
-		w.recov, w.credit = top, 0
-		w.size = max(w.size/2, min(w.size, w.least()))
-		w.thresh, w.acked = w.size, 0
+		return
 	}
+	if una < w.recov {
+		return
+	}
+	w.recov = top
+	noise := w.kin && !crowded && w.hurt < lossMemory*w.step/noiseShare
+	if noise && w.spare > 0 {
+		w.spare--
+		return
+	}
+	least := w.min
+	if noise {
+		least = min(noisyPackets*w.step, w.max)
+	}
+	w.size = max(w.size/2, min(w.size, least))
+	w.thresh, w.credit, w.acked, w.spare = w.size, 0, 0, pardons
 }
 
 // restore takes a loss back that was none.

@@ -2,15 +2,25 @@ package transport
 
 import "testing"
 
-// The window after each of a series of events (RFC 5681: slow start, congestion
-// avoidance, multiplicative decrease; one decrease per flight).
+// The window after each of a series of events on a path that seems to hold a queue
+// (RFC 5681: slow start, congestion avoidance, multiplicative decrease; one decrease per
+// flight), then on one that does not: there losses change nothing, but for the first and
+// one of nine, and the window grows by an eighth per round trip. What the credit covers
+// changes nothing anywhere.
 func TestWindow(t *testing.T) {
 	const full = 1024 + packetOverhead
 	type event func(w *window)
-	grow := func(n uint64) event { return func(w *window) { w.grow(n) } }
-	lost := func(una, top uint64) event { return func(w *window) { w.lost(1<<20, una, top) } }
-	few := func(n, una, top uint64) event { return func(w *window) { w.lost(n, una, top) } }
+	crowded := true
+	grow := func(n uint64) event { return func(w *window) { w.grow(n, crowded) } }
+	lost := func(una, top uint64) event { return func(w *window) { w.lost(1<<20, una, top, crowded) } }
+	few := func(n, una, top uint64) event { return func(w *window) { w.lost(n, una, top, crowded) } }
 	silent := func(top uint64) event { return func(w *window) { w.silent(top) } }
+	var pardoned event = func(w *window) {
+		for range pardons {
+			w.credit = 0
+			w.lost(full, w.recov, w.recov+1, false)
+		}
+	}
 	steps := []struct {
 		what string
 		do   event
@@ -30,6 +40,18 @@ func TestWindow(t *testing.T) {
 		{"a 32nd of what is acknowledged may be lost", few(full/4, 500, 600), 9 * full},
 		{"not more", few(full/4, 500, 600), 9 * full / 2},
 		{"no credit is left for the next flight", few(1, 600, 700), 4 * full},
+		{"without a queue", func(w *window) { crowded, w.hurt = false, 0 }, 4 * full},
+		{"it grows by an eighth", grow(48 * full), 10 * full},
+		{"eight losses change nothing", pardoned, 10 * full},
+		{"the next halves, but leaves a dozen packets", few(full, 900, 901), 10 * full},
+		{"of a large one as well", grow(160 * full), 30 * full},
+		{"... after eight", pardoned, 30 * full},
+		{"it halves", few(full, 1000, 1001), 15 * full},
+		{"once in nine times", few(full, 1001, 1002), 15 * full},
+		{"to twelve packets at the least", func(w *window) { w.spare = 0; w.lost(full, 1002, 1003, false) }, 12 * full},
+		{"with a queue", func(*window) { crowded = true }, 12 * full},
+		{"each halves", few(full, 1100, 1101), 6 * full},
+		{"... to four", few(full, 1101, 1102), 4 * full},
 	}
 	var w window
 	w.reset(1024, 100_000, 50)
@@ -39,26 +61,30 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%s: %d, want %d", s.what, w.size, s.want)
 		}
 	}
-	// What is lost whatever the window is leaves a dozen packets of it, more than an
-	// eighth less; to a peer that is not our kin each loss counts.
+	// What is lost whatever the window is leaves a dozen packets of it, less with a queue
+	// or when an eighth is lost or more; to a peer that is not our kin each loss counts.
 	for _, c := range []struct {
-		kin  bool
-		each uint64 // one of so many packets is lost
-		want uint64
-	}{{true, 12, noisyPackets}, {true, 5, leastPackets}, {false, 12, leastPackets}} {
+		kin, crowded bool
+		each         uint64 // one of so many packets is lost
+		want         uint64
+	}{
+		{true, false, 12, noisyPackets}, {true, true, 12, leastPackets}, {true, false, 5, leastPackets}, {false, false, 12, leastPackets},
+	} {
 		w.reset(1024, 1<<20, 0)
 		if c.kin {
 			w.widen()
 		}
+		w.size = noisyPackets * full
 		least := w.size
 		for i := range uint64(5000) {
-			if w.grow(full); i%c.each == 0 {
-				w.lost(full, i, i)
+			if w.grow(min(full, w.hurt), c.crowded); i%c.each == 0 {
+				w.lost(full, i, i, c.crowded)
+				w.size, w.thresh, w.credit = min(w.size, noisyPackets*full), 0, 0
 			}
 			least = min(least, w.size)
 		}
 		if least != c.want*full {
-			t.Errorf("kin %v, one of %d lost: %d packets, want %d", c.kin, c.each, least/full, c.want)
+			t.Errorf("%+v: %d packets", c, least/full)
 		}
 	}
 	if w.max != standardWindow {
@@ -66,12 +92,12 @@ func TestWindow(t *testing.T) {
 	}
 	w.reset(1024, 100_000, 50)
 	for i := range 100 {
-		if w.grow(30_000); w.size > 100_000 || i > 0 && w.size != 100_000 {
+		if w.grow(30_000, true); w.size > 100_000 || i > 0 && w.size != 100_000 {
 			t.Errorf("grew to %d, the limit is 100000", w.size)
 		}
 	}
 	for i := range uint64(20) {
-		w.lost(1<<20, 1000*i+50, 1000*i+60)
+		w.lost(1<<20, 1000*i+50, 1000*i+60, false)
 	}
 	if w.size != 4*full {
 		t.Errorf("fell to %d", w.size)

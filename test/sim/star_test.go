@@ -23,6 +23,7 @@ type star struct {
 	from, to     []*rocetest.Endpoint
 	size         int // bytes of a message
 	posted, done []int
+	begin        []time.Duration // when each sender begins; nil: all at once
 }
 
 // starDepth is how many messages of a sender are under way.
@@ -65,6 +66,10 @@ func (s *star) run(end time.Duration) {
 	for s.net.Now() < end {
 		next := s.net.Next()
 		for i, e := range s.from {
+			if s.begin != nil && s.net.Now() < s.begin[i] {
+				next = min(next, s.begin[i])
+				continue
+			}
 			k, err := e.CQ.Poll(wcs)
 			for _, wc := range wcs[:k] {
 				if wc.Status != roce.WCSuccess {
