@@ -108,7 +108,7 @@ dropintest: ## all tests of the drop-in libraries, with programs of Debian's pac
 	ROCE_DROPIN=$(CURDIR)/build/dropin go test -count=1 -timeout 30m -v ./test/dropin -dropin.all
 	go test -count=1 -timeout 30m -v ./test/dropin -dropin.all -dropin.sanitize -skip 'TestSymbols|TestUnprivileged|TestLdSoConf|TestContainer|TestTrixie|TestExec|TestProviders'
 
-dropinrxe: dropin ## programs of Debian on the drop-in libraries against the same ones on rxe of three kernels, and the speed of both (root, 15 minutes)
+dropinrxe: dropin ## programs of Debian on the drop-in libraries against the same ones on rxe of three kernels, and the speed of both (root, 20 minutes)
 	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make dropinrxe: cannot run without these packages"; exit 1; }
 	GOROCE_INTEROP=dropin go test -count=1 -timeout 1h -v ./test/interop -run 'TestDropin'
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ type dropinCase struct {
 	server, client string // the commands, without device, port and address
 	bind, connect  string // of programs of librdmacm: the flags before the server's address, at either end
 	ownPort        bool   // the program has no flag for the port
+	endless        bool   // the server does not end
 }
 
 // gidFlag is the flag of programs of libibverbs for the GID's index, "" for those of librdmacm.
@@ -46,22 +48,28 @@ func reads(test string) string {
 
 func dropinCases() (list []dropinCase) {
 	both := func(command string) { list = append(list, dropinCase{server: command, client: command}) }
+	perf := func(test string) { both("ib_" + test + " -F -u 18") } // a guest may stand still for the half second that is the default until the last retry
 	for _, p := range []string{"rc", "uc", "ud", "srq"} {
 		both("ibv_" + p + "_pingpong")
 	}
 	for _, p := range []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat", "atomic_bw", "atomic_lat"} {
-		both("ib_" + p + reads(p) + " -F -n 200")
+		perf(p + reads(p) + " -n 200")
 	}
 	for _, p := range []string{"send_bw -c UC -s 4096", "send_lat -c UC", "write_bw -c UC -s 4096", "write_lat -c UC", "send_bw -c UD -s 1024", "send_lat -c UD",
-		"send_bw -b", "write_bw -q 4 -t 16", "write_bw -l 8", "send_bw -e", "write_lat -I 64", "send_bw --use-srq", "send_bw -R", "write_bw -R", "read_lat -R -o 16"} {
-		both("ib_" + p + " -F -n 200")
+		"send_bw -b", "write_bw -q 4 -t 16", "send_bw -e", "write_lat -I 64", "send_bw --use-srq", "send_bw -R", "write_bw -R", "read_lat -R -o 16", "send_lat -R -c UD"} {
+		perf(p + " -n 200")
+	}
+	for _, p := range []string{"send_bw -a -n 5", "write_bw -a -n 5", "read_bw -a -o 16 -n 5", "write_bw -l 16 -n 320"} {
+		perf(p)
 	}
 	return append(list,
 		dropinCase{server: "rping -s -C 20 -S 1000 -V", client: "rping -c -C 20 -S 1000 -V", bind: "-a", connect: "-a"},
 		dropinCase{server: "ucmatose -c 5 -C 10 -S 100", client: "ucmatose -c 5 -C 10 -S 100", bind: "-b", connect: "-s"},
 		dropinCase{server: "udaddy -c 3 -C 10 -S 100", client: "udaddy -c 3 -C 10 -S 100", bind: "-b", connect: "-s", ownPort: true},
 		dropinCase{server: "rdma_server", client: "rdma_client", bind: "-s", connect: "-s"},
+		dropinCase{server: "cmtime -c 20", client: "cmtime -c 20", bind: "-b", connect: "-s", endless: true},
 		dropinCase{server: "rstream -S 1024 -C 100", client: "rstream -S 1024 -C 100", bind: "-b", connect: "-s"},
+		dropinCase{server: "riostream -S 1024 -C 100", client: "riostream -S 1024 -C 100", bind: "-b", connect: "-s"},
 	)
 }
 
@@ -73,6 +81,7 @@ func TestDropin(t *testing.T) {
 	ctx, cancel := needGuests(t)
 	defer cancel()
 	libraries := dropinLibraries(t)
+	late := []string{"env", "LD_PRELOAD=" + lateLibrary(t)}
 	bin := build(t, ctx, subset)
 	for _, k := range suites {
 		t.Run(k.suite, func(t *testing.T) {
@@ -84,8 +93,8 @@ func TestDropin(t *testing.T) {
 			}
 			us := ourSide(ns, bin)
 			ends := [2]*dropinEnd{
-				{rxe, "rxe0", gid, nil, g},
-				{us, "roce0", 0, []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}, nil},
+				{side: rxe, device: "rxe0", gid: gid, guest: g},
+				{side: us, device: "roce0", before: []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}, late: late},
 			}
 			port := 20000
 			for _, c := range dropinCases() {
@@ -95,6 +104,9 @@ func TestDropin(t *testing.T) {
 						c.meet(t, port, ends[i], ends[1-i])
 					})
 				}
+			}
+			for i, role := range []string{"rxe receives", "we receive"} {
+				t.Run("mckey, "+role, func(t *testing.T) { multicast(t, ends[i], ends[1-i]) })
 			}
 		})
 	}
@@ -107,6 +119,15 @@ func dropinLibraries(t *testing.T) string {
 		t.Fatalf("%v: make dropin builds it", err)
 	}
 	return dir
+}
+
+func lateLibrary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "late.so")
+	if out, err := exec.Command("gcc", "-Wall", "-shared", "-fPIC", "-o", path, "dropin/late.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
 }
 
 // TestDropinSpeed prints what perftest moves on rxe and on the drop-in libraries, in turns, in the same pair of guests.
@@ -160,6 +181,7 @@ type dropinEnd struct {
 	device string
 	gid    int
 	before []string // the program
+	late   []string // before that: a client of perftest -R comes late (dropin/late.c)
 	guest  *lab.Guest
 }
 
@@ -205,30 +227,71 @@ func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) {
 	if c.bind != "" {
 		own = server.addr4
 	}
-	sp, err := server.start(server.argv(c, c.server, c.bind, own, port)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sp := server.begin(t, server.argv(c, c.server, c.bind, own, port)...)
 	defer sp.Kill()
+	var err error
 	if c.byTCP() {
-		if err := sp.WaitPort(port, 30*time.Second); err != nil {
-			t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
-		}
-	} else if err := server.listens(c, port); err != nil {
+		err = sp.WaitPort(port, 30*time.Second)
+	} else {
+		err = server.listens(c, port)
+	}
+	if err != nil {
 		t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
 	}
-	cp, err := client.start(client.argv(c, c.client, c.connect, server.addr4, port)...)
+	argv := client.argv(c, c.client, c.connect, server.addr4, port)
+	if strings.HasPrefix(c.client, "ib_") && !c.byTCP() {
+		argv = append(client.late, argv...)
+	}
+	cp := client.begin(t, argv...)
+	defer cp.Kill()
+	if err = endsWell("client", cp); err == nil && !c.endless {
+		err = endsWell("server", sp)
+	}
+	if err != nil {
+		t.Errorf("%v\nclient:\n%s\nserver:\n%s", err, cp.Stdout()+cp.Stderr(), sp.Stdout()+sp.Stderr())
+	}
+}
+
+func (e *dropinEnd) begin(t *testing.T, argv ...string) program {
+	t.Helper()
+	p, err := e.start(argv...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cp.Kill()
-	for _, p := range []struct {
-		what string
-		program
-	}{{"client", cp}, {"server", sp}} {
-		if exit, err := p.Wait(40 * time.Second); err != nil || exit != 0 {
-			t.Errorf("%s: exit status %d (%v)\nclient:\n%s\nserver:\n%s", p.what, exit, err, cp.Stdout()+cp.Stderr(), sp.Stdout()+sp.Stderr())
+	return p
+}
+
+// endsWell waits for the end of a program and says what is wrong with it.
+func endsWell(what string, p program) error {
+	if exit, err := p.Wait(2 * time.Minute); err != nil || exit != 0 {
+		return fmt.Errorf("%s: exit status %d (%v)", what, exit, err)
+	}
+	return nil
+}
+
+// multicast lets mckey send from one end to a group that the other end has joined. It comes again until all messages are there: it neither
+// knows whether the receiver is, nor waits until its own have left (multicast_test.go).
+func multicast(t *testing.T, receiver, sender *dropinEnd) {
+	mckey := func(e *dropinEnd, more ...string) program {
+		return e.begin(t, append(append(append([]string{}, e.before...), "mckey", "-m", "239.77.1.2", "-b", e.addr4), more...)...)
+	}
+	rp := mckey(receiver)
+	defer rp.Kill()
+	for range 20 {
+		sp := mckey(sender, "-s")
+		err := endsWell("sender", sp)
+		sp.Kill()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
+		}
+		select {
+		case <-rp.Done():
+			if err := endsWell("receiver", rp); err != nil {
+				t.Errorf("%v\n%s", err, rp.Stdout()+rp.Stderr())
+			}
 			return
+		default:
 		}
 	}
+	t.Errorf("the receiver waits for more:\n%s", rp.Stdout()+rp.Stderr())
 }
