@@ -224,8 +224,12 @@ func (e *engine) turn(q *QP, now time.Duration, control bool) {
 // the peer for more: then the queue pair waits.
 func (q *QP) transmitData(now time.Duration, out transport.Outbox) {
 	waits := q.links[waitQueue].queued
-	q.t.Share(q.shares(), waits || q.full())
+	q.t.Share(q.shares(), waits || q.full(), q.beside(now))
+	was := q.t.InFlight()
 	q.t.Transmit(now, out, turnBudget+q.e.out.room())
+	if was == 0 {
+		q.waitsForEach(now)
+	}
 	if q.t.Held() && !waits {
 		q.peers[0].waiting.push(q, waitQueue)
 	}

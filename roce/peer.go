@@ -2,8 +2,10 @@ package roce
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/transport"
 )
 
 // peer is a host that queue pairs are connected to. Its IPv4 Identifications are
@@ -14,8 +16,9 @@ type peer struct {
 	addr     netip.Addr
 	refs     int
 	ids      ib.IDTracker
-	inFlight uint64 // bytes, of all its queue pairs
-	waiting  fifo   // queue pairs with data that wait until less is in flight
+	inFlight uint64        // bytes, of all its queue pairs
+	brief    time.Duration // until then somebody is taken for one who sends little at a time
+	waiting  fifo          // queue pairs with data that wait until less is in flight
 }
 
 // peers are the hosts that an engine's queue pairs are connected to.
@@ -57,6 +60,27 @@ func (q *QP) full() bool {
 	window := uint64(max(q.dev.cfg.Window, 0))
 	window = max(peerWindows*window/uint64(len(q.e.port.engines)), window)
 	return q.shares() && q.peers[0].inFlight+min(turnBudget, window/2) > window
+}
+
+// A queue pair that sends briefBytes at most, with nothing else in flight and nothing more
+// to send, waits for the answer: for briefTime others leave it room.
+const (
+	briefBytes = 4 << 10
+	briefTime  = 5 * time.Millisecond
+)
+
+// beside says whether another queue pair than q sends little at a time to its peer.
+func (q *QP) beside(now time.Duration) bool {
+	p := q.peers[0]
+	return p != nil && now < p.brief && q.inFlight > briefBytes
+}
+
+// waitsForEach looks at what q has sent that had nothing in flight.
+func (q *QP) waitsForEach(now time.Duration) {
+	n := q.t.InFlight()
+	if n > 0 && n <= briefBytes && q.shares() && q.t.Wants()&transport.WantData == 0 {
+		q.peers[0].brief = now + briefTime
+	}
 }
 
 // account notes what q has in flight, and lets the next one that waits for room have

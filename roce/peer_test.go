@@ -108,3 +108,72 @@ func TestSharedWindow(t *testing.T) {
 		}
 	}
 }
+
+// Beside a queue pair that sends little and waits for it, another one has 128 KiB in
+// flight to the same host, where that is more than its path holds without a queue; 5 ms
+// later it has its window again. One that sends more at a time is none that waits.
+func TestBesideWindow(t *testing.T) {
+	const (
+		size   = 1 << 20
+		beside = 128 << 10
+		most   = beside + 8<<10 // with headers
+		rate   = 10             // bytes per nanosecond: the more is in flight the longer it takes
+	)
+	f := netio.NewFabric()
+	f.RecvBuffer = 4 * size
+	out := &countedBackend{Backend: fabricPort(t, f, "10.0.0.1")}
+	devs := [2]*roce.Device{openManual(t, out), openManual(t, fabricPort(t, f, "10.0.0.2"))}
+	c := newCrowd(t, 2, devs, 16)
+	var mrs [2]*roce.MR
+	for i, pd := range c.pds {
+		var err error
+		mrs[i], err = pd.RegisterMR(make([]byte, size), roce.LocalWrite|roce.RemoteWrite)
+		must(t, err)
+	}
+	write := func(pair, n int, flags roce.SendFlags) {
+		must(t, c.pairs[pair][0].PostSend(roce.SendWR{
+			Opcode: roce.WRWrite, Flags: flags, SGE: []roce.SGE{mrs[0].SGE(0, n)}, RemoteAddr: mrs[1].Addr(), RKey: mrs[1].RKey(),
+		}))
+	}
+	now, posted := time.Duration(0), 0
+	round := func(first func()) (flight int) {
+		wc := make([]roce.WC, 16)
+		n, err := c.cqs[0].Poll(wc)
+		must(t, err)
+		for posted -= n; posted < 4; posted++ {
+			write(0, size, roce.Signaled)
+		}
+		before := out.bytes
+		settle(devs[0], now)
+		flight = out.bytes - before
+		first()
+		settle(devs[0], now)
+		now += time.Duration(flight / rate)
+		settle(devs[1], now)
+		return flight
+	}
+	nothing := func() {}
+	full := func(what string) {
+		t.Helper()
+		for range 50 {
+			if round(nothing) > size*9/10 {
+				return
+			}
+		}
+		t.Errorf("%s: %d bytes in flight", what, round(nothing))
+	}
+	full("alone")
+	round(func() {
+		write(1, 8192, 0)
+		write(1, 8, 0)
+	})
+	full("beside one that sends more")
+	round(func() { write(1, 8, 0) })
+	for begin := now; now < begin+4*time.Millisecond; {
+		if n := round(nothing); n > most {
+			t.Fatalf("%v after 8 bytes of another: %d bytes in flight", now-begin, n)
+		}
+	}
+	now += time.Millisecond
+	full("5 ms later")
+}

@@ -253,7 +253,7 @@ func (r *requester) readResponse(now time.Duration, in *Inbound) {
 		r.q.listens(in)
 		req.fate = fateUnknown
 		r.board.mark(seq)
-		r.rtt.arrived(now, seq)
+		r.rtt.arrived(now, seq, r.delivered())
 	case seq == r.una:
 		r.fail(now, s)
 		return
@@ -341,7 +341,7 @@ func (r *requester) progress(now time.Duration, to uint64) {
 		r.cur = r.done
 		r.moveTo(to)
 	}
-	r.rtt.passed(now, to)
+	r.rtt.passed(now, to, r.delivered())
 	r.judge(now, to)
 	if r.q.kin {
 		r.win.widen()

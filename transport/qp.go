@@ -129,6 +129,7 @@ type QP struct {
 	cnps   *notices // or nil
 	turn   bool     // whose turn it is in Transmit: the receiver's
 	shared bool     // others send to the peer, see Share
+	beside bool     // ... one of them little at a time
 	full   bool     // ... and leave no room
 	held   bool     // for which requests wait
 	est    bool     // EventCommEst was given
@@ -404,7 +405,12 @@ func (q *QP) Left(now time.Duration) { q.snd.left(now) }
 // that who waits for the others waits for nothing else. Without room, nothing leaves
 // that is sent for the first time, but a packet if nothing is in flight: who has
 // little to send does not wait.
-func (q *QP) Share(with, full bool) { q.shared, q.full, q.held = with, full, q.held && full }
+//
+// Beside one who waits for what he has sent before he goes on, little is in flight: it
+// would be before him in the peer's socket.
+func (q *QP) Share(with, full, beside bool) {
+	q.shared, q.full, q.held, q.beside = with, full, q.held && full, beside
+}
 
 // Held says whether requests wait for room, as Share said. They go on after Resume.
 func (q *QP) Held() bool { return q.held }

@@ -466,7 +466,7 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 // costs a datagram, and its answer two runs of packets that are not full.
 func (r *requester) readPart() uint64 {
 	share := uint64(min(4, r.q.attr.MaxRdAtomic))
-	return max(1, r.win.size/share/charge(r.mtu))
+	return max(1, r.window()/share/charge(r.mtu))
 }
 
 // read returns the i-th outstanding READ REQUEST.
@@ -485,12 +485,25 @@ func (r *requester) fits(cost uint64) bool {
 		}
 		out -= out * uint64(r.board.n) / (r.nxt - r.una)
 	}
-	size := r.win.size
+	size := r.window()
 	if r.probing {
 		size = min(size, r.win.min)
 	}
 	return out == 0 || out+cost <= size
 }
+
+// window is how much may be in flight. Beside somebody who waits for each request it is
+// what the path holds without a queue and half of that: the rest would wait before his
+// requests, in the peer's socket mostly.
+func (r *requester) window() uint64 {
+	if !r.q.beside {
+		return r.win.size
+	}
+	return min(r.win.size, max(besideWindow, r.rtt.path+r.rtt.path/2))
+}
+
+// delivered is the charge of what the peer has, as far as is known, since clear.
+func (r *requester) delivered() uint64 { return r.unaCum + uint64(r.board.n)*r.win.step }
 
 // holds says whether a packet that was never sent has to wait for room at the peer.
 func (r *requester) holds() bool {
@@ -505,7 +518,7 @@ func (r *requester) holds() bool {
 // have theirs. rxe acknowledges nothing else (Linux rxe_resp.c).
 func (r *requester) mustAsk(cost uint64) bool {
 	after := r.nxtCum + cost
-	return r.q.shared && cost >= uint64(r.room) || after-r.asked >= r.win.size/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > r.win.size
+	return r.q.shared && cost >= uint64(r.room) || after-r.asked >= r.window()/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > r.window()
 }
 
 // sent takes note of a packet that went out and stands for n PSNs. If it is sent again,
@@ -520,7 +533,7 @@ func (r *requester) sent(now time.Duration, c *record, n, cost, hurt uint64, ask
 			r.win.lost(hurt, r.una, r.top, r.rtt.crowded(now))
 		}
 	} else if asked {
-		r.rtt.start(now, r.nxt, r.una >= r.fixed)
+		r.rtt.start(now, r.nxt, r.una >= r.fixed, r.delivered())
 	}
 	r.nxt += n
 	r.nxtCum += cost

@@ -27,13 +27,17 @@ type rtt struct {
 
 	seq  uint64 // the packet that is timed, 0 for none
 	at   time.Duration
-	calm bool // nothing older was missing when it was sent
+	calm bool   // nothing older was missing when it was sent
+	done uint64 // bytes that had been delivered then
+
+	path uint64 // bytes that the path holds without a queue, as seen of late
 }
 
-// start times packet seq, sent for the first time, unless another is.
-func (t *rtt) start(now time.Duration, seq uint64, calm bool) {
+// start times packet seq, sent for the first time when done bytes were delivered, unless
+// another is.
+func (t *rtt) start(now time.Duration, seq uint64, calm bool, done uint64) {
 	if t.seq == 0 {
-		t.seq, t.at, t.calm = seq, now, calm
+		t.seq, t.at, t.calm, t.done = seq, now, calm, done
 	}
 }
 
@@ -57,25 +61,25 @@ func (t *rtt) repeated(from, to uint64) {
 }
 
 // arrived says that seq itself was answered.
-func (t *rtt) arrived(now time.Duration, seq uint64) {
+func (t *rtt) arrived(now time.Duration, seq, done uint64) {
 	if t.seq == seq && seq != 0 {
-		t.sample(now, now-t.at)
+		t.sample(now, now-t.at, done)
 	}
 }
 
 // passed says that everything before una was acknowledged. What had to wait for
 // something older tells nothing.
-func (t *rtt) passed(now time.Duration, una uint64) {
+func (t *rtt) passed(now time.Duration, una, done uint64) {
 	switch {
 	case t.seq == 0 || una <= t.seq:
 	case t.calm:
-		t.sample(now, now-t.at)
+		t.sample(now, now-t.at, done)
 	default:
 		t.seq = 0
 	}
 }
 
-func (t *rtt) sample(now, d time.Duration) {
+func (t *rtt) sample(now, d time.Duration, done uint64) {
 	t.seq, t.probes, t.latest, t.when, t.fresh = 0, 0, d, now, true
 	if !t.known {
 		t.known, t.smooth, t.dev, t.least, t.most = true, d, d/2, d, d
@@ -85,6 +89,8 @@ func (t *rtt) sample(now, d time.Duration) {
 	t.smooth += (d - t.smooth) / 8
 	t.least = min(t.least, d)
 	t.most = max(d, t.most-(t.most-t.smooth)/mostDecay)
+	// What was delivered meanwhile, in the least time there has been.
+	t.path = max(uint64(float64(done-min(done, t.done))*float64(t.least)/float64(max(d, 1))), t.path-t.path/8)
 }
 
 // crowded says whether packets seem to wait in a queue on the way: the last sample is

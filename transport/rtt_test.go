@@ -29,7 +29,7 @@ func TestRTTEstimate(t *testing.T) {
 		if step.sample == 0 {
 			r.probes++
 		} else {
-			r.sample(0, step.sample)
+			r.sample(0, step.sample, 0)
 		}
 		if r.smooth != step.smooth || r.dev != step.dev || r.patience(minProbe) != step.patience {
 			t.Errorf("step %d, %s: SRTT %v, RTTVAR %v, patience %v", i, step.patienceText, r.smooth, r.dev, r.patience(minProbe))
@@ -39,7 +39,7 @@ func TestRTTEstimate(t *testing.T) {
 		t.Errorf("least %v", r.least)
 	}
 	for range 100 {
-		r.sample(0, 20*time.Microsecond)
+		r.sample(0, 20*time.Microsecond, 0)
 	}
 	if r.patience(minProbe) != minProbe {
 		t.Errorf("patience %v on a fast path", r.patience(minProbe))
@@ -62,22 +62,22 @@ func TestRTTSamples(t *testing.T) {
 		do   func(r *rtt)
 		want time.Duration // of the sample, -1 for none
 	}{
-		{"acknowledged", func(r *rtt) { r.start(5, 10, true); r.passed(8, 10); r.passed(9, 11) }, 4},
-		{"the first of two is timed", func(r *rtt) { r.start(5, 10, true); r.start(7, 11, true); r.passed(9, 12) }, 4},
-		{"sent again", func(r *rtt) { r.start(5, 10, true); r.again(9); r.passed(9, 11) }, -1},
-		{"what is newer is sent again", func(r *rtt) { r.start(5, 10, true); r.again(11); r.passed(9, 12) }, 4},
-		{"after something older that was missing", func(r *rtt) { r.start(5, 10, false); r.passed(9, 11) }, -1},
-		{"... but answered by itself", func(r *rtt) { r.start(5, 10, false); r.arrived(9, 10) }, 4},
-		{"itself is repeated", func(r *rtt) { r.start(5, 10, true); r.gap(8); r.repeated(8, 11); r.arrived(9, 10) }, -1},
-		{"what is older is repeated, and it is answered by itself", func(r *rtt) { r.start(5, 10, true); r.gap(8); r.repeated(8, 10); r.arrived(9, 10) }, 4},
-		{"... or only with what is older", func(r *rtt) { r.start(5, 10, true); r.gap(8); r.repeated(8, 10); r.passed(9, 11) }, -1},
-		{"what is newer is missing", func(r *rtt) { r.start(5, 10, true); r.gap(11); r.passed(9, 11) }, 4},
-		{"another is answered", func(r *rtt) { r.start(5, 10, false); r.arrived(9, 11) }, -1},
+		{"acknowledged", func(r *rtt) { r.start(5, 10, true, 0); r.passed(8, 10, 0); r.passed(9, 11, 0) }, 4},
+		{"the first of two is timed", func(r *rtt) { r.start(5, 10, true, 0); r.start(7, 11, true, 0); r.passed(9, 12, 0) }, 4},
+		{"sent again", func(r *rtt) { r.start(5, 10, true, 0); r.again(9); r.passed(9, 11, 0) }, -1},
+		{"what is newer is sent again", func(r *rtt) { r.start(5, 10, true, 0); r.again(11); r.passed(9, 12, 0) }, 4},
+		{"after something older that was missing", func(r *rtt) { r.start(5, 10, false, 0); r.passed(9, 11, 0) }, -1},
+		{"... but answered by itself", func(r *rtt) { r.start(5, 10, false, 0); r.arrived(9, 10, 0) }, 4},
+		{"itself is repeated", func(r *rtt) { r.start(5, 10, true, 0); r.gap(8); r.repeated(8, 11); r.arrived(9, 10, 0) }, -1},
+		{"what is older is repeated, and it is answered by itself", func(r *rtt) { r.start(5, 10, true, 0); r.gap(8); r.repeated(8, 10); r.arrived(9, 10, 0) }, 4},
+		{"... or only with what is older", func(r *rtt) { r.start(5, 10, true, 0); r.gap(8); r.repeated(8, 10); r.passed(9, 11, 0) }, -1},
+		{"what is newer is missing", func(r *rtt) { r.start(5, 10, true, 0); r.gap(11); r.passed(9, 11, 0) }, 4},
+		{"another is answered", func(r *rtt) { r.start(5, 10, false, 0); r.arrived(9, 11, 0) }, -1},
 		{"a new one after one that was worthless", func(r *rtt) {
-			r.start(5, 10, false)
-			r.passed(9, 11)
-			r.start(20, 30, true)
-			r.passed(26, 31)
+			r.start(5, 10, false, 0)
+			r.passed(9, 11, 0)
+			r.start(20, 30, true, 0)
+			r.passed(26, 31, 0)
 		}, 6},
 	} {
 		var r rtt
@@ -108,12 +108,37 @@ func TestRTTCrowded(t *testing.T) {
 		{150 * us, 197469, true},
 		{140 * us, 195099, false},
 	} {
-		r.sample(time.Second, step.sample)
+		r.sample(time.Second, step.sample, 0)
 		if got := r.crowded(time.Second); got != step.crowded || r.most != step.most {
 			t.Errorf("step %d: %v of %v to %v, mean %v: crowded %v", i, r.latest, r.least, r.most, r.smooth, got)
 		}
 	}
 	if at := time.Second + 2*r.smooth; r.crowded(at) || !r.crowded(at+1) {
 		t.Error("a sample is good for two round trips")
+	}
+}
+
+// What the path holds without a queue: what was delivered in a round trip, in the share of
+// it that is the least ever; of late, as it is forgotten by an eighth with each sample.
+func TestRTTPath(t *testing.T) {
+	var r rtt
+	now, done := time.Duration(0), uint64(5000)
+	for i, step := range []struct {
+		took      time.Duration
+		delivered uint64
+		want      uint64
+	}{
+		{10, 9000, 0},     // with the first sample nothing is known of a queue
+		{10, 8000, 8000},  // none
+		{40, 20000, 7000}, // 5000: three quarters of the time it had waited
+		{20, 16000, 8000},
+		{5, 1000, 7000}, // there was little to send
+		{10, 16000, 8000},
+	} {
+		r.start(now, uint64(i+1), true, done)
+		now, done = now+step.took, done+step.delivered
+		if r.arrived(now, uint64(i+1), done); r.path != step.want {
+			t.Errorf("step %d: %d bytes, want %d", i, r.path, step.want)
+		}
 	}
 }

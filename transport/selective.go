@@ -91,7 +91,7 @@ func (r *requester) isKept(now time.Duration, seq uint64) {
 	switch {
 	case req == nil:
 		r.board.mark(seq)
-		r.rtt.arrived(now, seq)
+		r.rtt.arrived(now, seq, r.delivered())
 	case req.first == seq:
 		req.fate = fateKept
 	}

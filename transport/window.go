@@ -9,7 +9,8 @@ const (
 	startWindow    = 64 << 10
 	standardWindow = 256 << 10 // to a peer to whom a loss may cost all of it
 	defaultWindow  = 1 << 20
-	maxWindow      = 1 << 30 // at minCharge a quarter of the PSN space (IBTA 9.7.1 allows half)
+	besideWindow   = 128 << 10 // that is always left beside one who waits for each request
+	maxWindow      = 1 << 30   // at minCharge a quarter of the PSN space (IBTA 9.7.1 allows half)
 
 	lossShare   = 32 // of so many bytes acknowledged one may be lost
 	creditShare = 8  // the credit is at most this share of the window
