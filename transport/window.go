@@ -15,7 +15,7 @@ const (
 	lossShare   = 32 // of so many bytes acknowledged one may be lost
 	creditShare = 8  // the credit is at most this share of the window
 
-	growShare = 8 // by this share the window grows in a round trip without a queue
+	growShare = 8 // by this share the window grows in a round trip with losses and no queue
 	pardons   = 8 // so many losses change nothing, then one does all the same
 
 	leastPackets = 4   // that the window leaves
@@ -35,12 +35,12 @@ func charge(n uint32) uint64 { return max(uint64(n)+packetOverhead, minCharge) }
 // Of what is sent to our kin only what is lost has to be sent again, so the window may
 // be larger, and takes losses for what any network does now and then and no queue has to
 // do with. What is acknowledged earns credit for a 32nd of it, and a loss that the credit
-// covers changes nothing. While round trip times show no queue, no loss does, and the
-// window grows by an eighth per round trip; but the first one halves it, and one now and
-// then: who has never seen the path without the queue that others keep there knows only
-// then that there is one. Where an eighth is lost, or more, each counts that the credit
-// does not cover. Without a queue the window does not go below what it takes for news of
-// a loss to come from behind it, and not by a probe.
+// covers changes nothing. While round trip times show no queue, no loss does, and where
+// more is lost than earns credit the window grows by an eighth per round trip; but the
+// first loss halves it, and one now and then: who has never seen the path without the
+// queue that others keep there knows only then that there is one. Where an eighth is lost,
+// or more, each counts that the credit does not cover. Without a queue the window does not
+// go below what it takes for news of a loss to come from behind it, and not by a probe.
 type window struct {
 	level
 	min   uint64
@@ -95,7 +95,7 @@ func (w *window) grow(n uint64, crowded bool) {
 	case w.size < w.thresh:
 		w.size = min(w.size+n, w.max)
 		return
-	case w.kin && !crowded:
+	case w.kin && !crowded && w.hurt >= lossMemory*w.step/lossShare:
 		w.size = min(w.size+n/growShare, w.max)
 		return
 	}

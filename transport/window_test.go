@@ -5,8 +5,8 @@ import "testing"
 // The window after each of a series of events on a path that seems to hold a queue
 // (RFC 5681: slow start, congestion avoidance, multiplicative decrease; one decrease per
 // flight), then on one that does not: there losses change nothing, but for the first and
-// one of nine, and the window grows by an eighth per round trip. What the credit covers
-// changes nothing anywhere.
+// one of nine, and where many are lost the window grows by an eighth per round trip. What
+// the credit covers changes nothing anywhere.
 func TestWindow(t *testing.T) {
 	const full = 1024 + packetOverhead
 	type event func(w *window)
@@ -40,8 +40,8 @@ func TestWindow(t *testing.T) {
 		{"a 32nd of what is acknowledged may be lost", few(full/4, 500, 600), 9 * full},
 		{"not more", few(full/4, 500, 600), 9 * full / 2},
 		{"no credit is left for the next flight", few(1, 600, 700), 4 * full},
-		{"without a queue", func(w *window) { crowded, w.hurt = false, 0 }, 4 * full},
-		{"it grows by an eighth", grow(48 * full), 10 * full},
+		{"without a queue, and little lost of late, it grows by packets", func(w *window) { crowded, w.hurt = false, 0; w.grow(4*full, crowded) }, 5 * full},
+		{"by an eighth where more is lost than earns credit", func(w *window) { w.hurt = 20 * full; w.grow(40*full, crowded) }, 10 * full},
 		{"eight losses change nothing", pardoned, 10 * full},
 		{"the next halves, but leaves a dozen packets", few(full, 900, 901), 10 * full},
 		{"of a large one as well", grow(160 * full), 30 * full},
