@@ -4,6 +4,7 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 // The register is that of hash/crc32, by tables as well.
@@ -21,6 +22,29 @@ func TestUpdate(t *testing.T) {
 					t.Fatalf("by tables: %v, %d bytes: %#x, want %#x", crcByTables, len(p), got, want)
 				}
 			}
+		}
+	}
+}
+
+// What a clock says to be faster is chosen, by a quarter at the least.
+func TestTuneICRC(t *testing.T) {
+	defer func(was bool) { crcByTables = was }(crcByTables)
+	for _, tt := range []struct {
+		whole, tables time.Duration
+		want          bool
+	}{{20, 10, true}, {20, 15, false}, {20, 14, true}, {10, 20, false}, {0, 0, false}} {
+		now, calls := time.Duration(0), 0
+		TuneICRC(func() time.Duration {
+			switch calls++; calls % 4 {
+			case 2:
+				now += tt.whole
+			case 0:
+				now += tt.tables
+			}
+			return now
+		})
+		if crcByTables != tt.want {
+			t.Errorf("%d and %d ns: tables: %v", tt.whole, tt.tables, crcByTables)
 		}
 	}
 }

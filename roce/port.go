@@ -13,6 +13,11 @@ import (
 	"github.com/goroce/goroce/roce/netio"
 )
 
+func init() {
+	start := time.Now()
+	ib.TuneICRC(func() time.Duration { return time.Since(start) })
+}
+
 // port is a local address and UDP port with its engines. Devices of one process on
 // one address share it; the last one closes it.
 type port struct {
