@@ -13,6 +13,7 @@ import (
 	"github.com/goroce/goroce/roce/netio"
 )
 
+// The pure layers have no clock: what is faster here is found out for them.
 func init() {
 	start := time.Now()
 	ib.TuneICRC(func() time.Duration { return time.Since(start) })

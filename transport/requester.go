@@ -517,8 +517,8 @@ func (r *requester) holds() bool {
 // queue pair that is held to a rate, and at the end of a turn after which others may
 // have theirs. rxe acknowledges nothing else (Linux rxe_resp.c).
 func (r *requester) mustAsk(cost uint64) bool {
-	after := r.nxtCum + cost
-	return r.q.shared && cost >= uint64(r.room) || after-r.asked >= r.window()/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > r.window()
+	after, window := r.nxtCum+cost, r.window()
+	return r.q.shared && cost >= uint64(r.room) || after-r.asked >= window/4 || r.q.pace.asks(after-r.asked) || after-r.unaCum+r.win.step > window
 }
 
 // sent takes note of a packet that went out and stands for n PSNs. If it is sent again,
