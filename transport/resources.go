@@ -173,13 +173,13 @@ func (rq *readQueue) restart(seq uint64) {
 }
 
 // repeat makes the responses from seq up to stop due again, a part of a READ in the ring:
-// before what is due, which then goes on where it was. Those that are still to be written
-// come anyway; so do all that follow seq when too many parts wait already.
+// before what is due, which then goes on where it was. A part that begins with what is
+// still to be written comes anyway; so do all that follow seq when too many parts wait
+// already.
 func (rq *readQueue) repeat(seq, stop uint64) {
 	i := rq.search(seq)
-	stop = min(stop, rq.slot(i).next)
 	switch {
-	case seq >= stop:
+	case seq >= rq.slot(i).next:
 	case len(rq.parts) == cap(rq.parts):
 		rq.restart(seq)
 	default:

@@ -307,6 +307,25 @@ func TestSelectiveResponder(t *testing.T) {
 			< ONLY 1 256 msn=1 @256
 			< MIDDLE 3 256 @768
 			< LAST 4 176 msn=1 @1024`},
+		{"... whole, also one that reaches into what is still to be written", `
+			> RDMA_READ_REQUEST 0 @0 len=1200 kin
+			< FIRST 0 256 msn=1 @0
+			< MIDDLE 1 256 @256
+			< MIDDLE 2 256 @512
+			< MIDDLE 3 256 @768
+			< LAST 4 176 msn=1 @1024
+			! hold
+			> RDMA_READ_REQUEST 0 @0 len=1200
+			! data 700
+			< FIRST 0 256 msn=1 @0
+			< MIDDLE 1 256 @256
+			< MIDDLE 2 256 @512
+			> RDMA_READ_REQUEST 1 @256 len=768
+			< FIRST 1 256 msn=1 @256
+			< MIDDLE 2 256 @512
+			< LAST 3 256 msn=1 @768
+			< MIDDLE 3 256 @768
+			< LAST 4 176 msn=1 @1024`},
 		{"... and an acknowledgement after all of them", `
 			! hold
 			> RDMA_READ_REQUEST 0 @0 len=1200 kin

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/goroce/goroce/ib"
@@ -184,12 +185,14 @@ func (s *side) checkResponse(p *ib.Packet) error {
 		case f.open && !follows: // another READ was asked for again; this one goes on later
 			f.broken[next] = true
 		}
-		delete(f.broken, psn)
 		last := info.Pos.Ends()
 		if last != (psn == r.last) && !(last && r.parts[psn]) {
 			return fmt.Errorf("READ response %06x is a %s, the READ ends at %06x", uint32(psn), info.Name, uint32(r.last))
 		}
-		r.answered = r.answered || psn == r.last
+		if psn == r.last { // nothing of it is left to go on with
+			maps.DeleteFunc(f.broken, func(p ib.PSN, _ bool) bool { return r.holds(p) })
+			r.answered = true
+		}
 		f.response, f.open = psn, !last
 		return nil
 	}
