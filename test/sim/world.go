@@ -120,6 +120,9 @@ func (w *world) run() error {
 	}
 	end, mark := time.Duration(-1), soakMark
 	for step := 0; w.err == nil; step++ {
+		if !w.done() {
+			end = -1 // not yet, or a device has been restarted since
+		}
 		switch {
 		case step > stepLimit && w.cfg.Soak == 0:
 			return errors.New("too many steps")
