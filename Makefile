@@ -106,7 +106,7 @@ dropintest: ## all tests of the drop-in libraries, with programs of Debian's pac
 	@$(MAKE) --no-print-directory dropin
 	go vet -tags dropin ./cmd/dropin
 	ROCE_DROPIN=$(CURDIR)/build/dropin go test -count=1 -timeout 30m -v ./test/dropin -dropin.all
-	go test -count=1 -timeout 30m -v ./test/dropin -dropin.all -dropin.sanitize -skip 'TestSymbols|TestUnprivileged|TestLdSoConf|TestContainer|TestTrixie|TestExec|TestProviders'
+	go test -count=1 -timeout 30m -v ./test/dropin -dropin.all -dropin.sanitize -skip 'TestSymbols|TestUnprivileged|TestLdSoConf|TestContainer|TestTrixie|TestExec|TestDoctor|TestProviders'
 
 dropinrxe: dropin ## programs of Debian on the drop-in libraries against the same ones on rxe of three kernels, and the speed of both (root, 20 minutes)
 	@test/interop/setup.sh || { status=$$?; [ $$status -ne 3 ] || echo "make dropinrxe: cannot run without these packages"; exit 1; }

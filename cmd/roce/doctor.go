@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -16,6 +18,9 @@ import (
 // doctorOptions are the flags of doctor, checked.
 type doctorOptions struct {
 	host    string // or empty
+	program string // or empty: one that is to run on the drop-in libraries
+	wish    string // address or prefix of its device, or empty
+	name    string // of its device
 	addr    netip.Addr
 	mtu     ib.MTU // wanted path MTU
 	timeout time.Duration
@@ -29,12 +34,16 @@ func (a *app) doctorCommand() *cobra.Command {
 		mtu          int
 	)
 	cmd := &cobra.Command{
-		Use:   "doctor [flags] [HOST]",
+		Use:   "doctor [flags] [HOST] [-- PROGRAM]",
 		Short: "Find out why RoCE does not work, here or to a host",
 		Long: `doctor checks what RoCE needs of this machine: an address, port 4791, an interface
 MTU with room for the path MTU, UDP segmentation, ECN, socket buffers, and that an
 ICRC sealed by a process is right on the wire. With HOST it checks the way there and
 back: route, firewalls, address translation, path MTU, ECN.
+
+With -- PROGRAM it checks as well whether that would find a device with 'roce exec':
+the drop-in libraries, what the program is and loads, and which address its device
+would get. The program is not run.
 
 HOST runs 'roce serve', which tells what it sees of packets from here. With anything
 else doctor asks its connection manager for a connection, which it is to refuse.
@@ -44,9 +53,18 @@ do.
 
 Exit status: 0 success, also with warnings; 1 failure; 2 wrong usage.`,
 		Example: `  roce doctor                                   # this machine
-  roce doctor 10.0.0.2                          # there: roce serve --addr 10.0.0.2`,
-		Args: maxArgs(1, "one host at a time"),
+  roce doctor 10.0.0.2                          # there: roce serve --addr 10.0.0.2
+  roce doctor -- ibv_devices                    # why does it show nothing?`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				if len(args) == dash {
+					return usagef(cmd, "no program behind --")
+				}
+				o.program, args = args[dash], args[:dash]
+			}
+			if err := maxArgs(1, "one host at a time")(cmd, args); err != nil {
+				return err
+			}
 			if len(args) > 0 {
 				o.host = args[0]
 			}
@@ -57,6 +75,10 @@ Exit status: 0 success, also with warnings; 1 failure; 2 wrong usage.`,
 			case o.timeout < 100*time.Millisecond:
 				return usagef(cmd, "--timeout %v: at least 100ms is needed", o.timeout)
 			}
+			o.name = cmp.Or(os.Getenv("ROCE_NAME"), "roce0")
+			if o.program != "" && device == "" {
+				o.wish, addr = cmp.Or(addr, os.Getenv("ROCE_ADDR")), ""
+			}
 			var err error
 			if o.addr, err = localAddrFlag(cmd, addr, device); err != nil {
 				return err
@@ -66,7 +88,7 @@ Exit status: 0 success, also with warnings; 1 failure; 2 wrong usage.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVarP(&addr, "addr", "a", "", "local address (default: that of the route to HOST, else the first one)")
+	f.StringVarP(&addr, "addr", "a", "", "local address (default: that of the route to HOST, else the first one); with PROGRAM also a prefix, as for roce exec")
 	f.StringVarP(&device, "ib-dev", "d", "", "the same by the device's name")
 	f.IntVarP(&mtu, "mtu", "m", 4096, "wanted path MTU")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Second, "how long to wait for an answer of HOST")
@@ -139,7 +161,7 @@ func (d *diagnosis) count(status string) (n int) {
 // doctor runs all checks that make sense after those before.
 func (a *app) doctor(ctx context.Context, o *doctorOptions) error {
 	d := &diagnosis{app: a, o: o}
-	if d.checkAddress(ctx) {
+	if (o.program == "" || d.checkProgram(ctx)) && d.checkAddress(ctx) {
 		d.checkInterface()
 		d.checkKernel()
 		d.checkPort()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -110,29 +111,53 @@ func findDropin() (string, error) {
 // checkProgram refuses programs that would not load the libraries, and would find no
 // device without saying why.
 func checkProgram(path string) error {
+	loader, err := loaderOf(path)
+	switch {
+	case errors.Is(err, errNoLoader):
+		return fmt.Errorf("%s is linked statically: it loads no libraries", path)
+	case err != nil:
+		return nil // a script, whose interpreter may
+	case strings.Contains(loader, "ld-musl"):
+		return fmt.Errorf("%s is linked with musl: the drop-in libraries need glibc", path)
+	}
+	info, err := os.Stat(path)
+	if err == nil && os.Getuid() != 0 {
+		if gains := gainsRights(path, info.Mode()); gains != "" {
+			return fmt.Errorf("%s %s: the system ignores LD_LIBRARY_PATH for it", path, gains)
+		}
+	}
+	return nil
+}
+
+// errNoLoader says that an ELF file loads nothing.
+var errNoLoader = errors.New("no loader")
+
+// loaderOf returns the loader that an ELF file names (PT_INTERP).
+func loaderOf(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return nil // a script, whose interpreter may
+		return "", err
 	}
 	defer f.Close()
 	for _, p := range f.Progs {
-		if p.Type != elf.PT_INTERP {
-			continue
+		if p.Type == elf.PT_INTERP {
+			loader, err := io.ReadAll(p.Open())
+			return strings.TrimRight(string(loader), "\x00"), err
 		}
-		loader, err := io.ReadAll(p.Open())
-		if err != nil {
-			return err
-		}
-		if strings.Contains(string(loader), "ld-musl") {
-			return fmt.Errorf("%s is linked with musl: the drop-in libraries need glibc", path)
-		}
-		info, err := os.Stat(path)
-		if err == nil && info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 && os.Geteuid() != 0 {
-			return fmt.Errorf("%s is set-user-ID or set-group-ID: the system ignores LD_LIBRARY_PATH for it", path)
-		}
-		return nil
 	}
-	return fmt.Errorf("%s is linked statically: it loads no libraries", path)
+	return "", errNoLoader
+}
+
+// gainsRights says how a program gets more rights than who runs it, if it does (Linux
+// fs/exec.c and security/commoncap.c: what sets AT_SECURE).
+func gainsRights(path string, mode os.FileMode) string {
+	switch {
+	case mode&(os.ModeSetuid|os.ModeSetgid) != 0:
+		return "is set-user-ID or set-group-ID"
+	case hasCapabilities(path):
+		return "has capabilities (setcap)"
+	}
+	return ""
 }
 
 // dropinEnv adds to an environment what makes a program find the libraries, and the

@@ -61,25 +61,57 @@ func TestUnprivileged(t *testing.T) {
 	s.wait()
 }
 
-// roce exec finds the libraries, and gives programs of one host an address each.
-func TestExec(t *testing.T) {
-	needAll(t)
+// roceCommand builds the command, and returns it with the environment of a user who has
+// set nothing but where the libraries are.
+func roceCommand(t *testing.T) (roce string, plain side) {
+	t.Helper()
 	dir := libraries(t)
-	if _, err := exec.LookPath("ibv_rc_pingpong"); err != nil {
-		t.Skip("no ibv_rc_pingpong: test/dropin/setup.sh installs the packages")
-	}
-	roce := filepath.Join(t.TempDir(), "roce")
+	roce = filepath.Join(t.TempDir(), "roce")
 	if out, err := exec.Command("go", "build", "-o", roce, "../../cmd/roce").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return roce, side{env: []string{"LD_LIBRARY_PATH=", "LD_PRELOAD=", "ROCE_ADDR=", "ROCE_DROPIN=" + dir}}
+}
+
+// roce exec finds the libraries, and gives programs of one host an address each.
+func TestExec(t *testing.T) {
+	needAll(t)
+	if _, err := exec.LookPath("ibv_rc_pingpong"); err != nil {
+		t.Skip("no ibv_rc_pingpong: test/dropin/setup.sh installs the packages")
+	}
+	roce, plain := roceCommand(t)
 	port := freePort(t)
-	plain := side{env: []string{"LD_LIBRARY_PATH=", "LD_PRELOAD=", "ROCE_ADDR=", "ROCE_DROPIN=" + dir}}
 	words := []string{roce, "exec", "--addr", ranks, "--name", "roce7", "--", "ibv_rc_pingpong", "-c", "-d", "roce7", "-g", "0", "-p", port}
 	s := plain.start(t, words...)
 	s.listening(port)
 	out := plain.run(t, append(words, network+"129")...)
 	contains(t, out, "local address: .* GID ::ffff:"+regexp.QuoteMeta(network+"130"), "remote address: .* GID ::ffff:"+regexp.QuoteMeta(network+"129"), "1000 iters in ")
 	s.wait()
+}
+
+// roce doctor says what a program loads with roce exec, and what by itself. A library that
+// the program names by an RPATH comes before those of roce exec.
+func TestDoctor(t *testing.T) {
+	needAll(t)
+	if _, err := exec.LookPath("ibv_devices"); err != nil {
+		t.Skip("no ibv_devices: test/dropin/setup.sh installs the packages")
+	}
+	roce, plain := roceCommand(t)
+	doctor := []string{roce, "doctor", "--addr", network + "3", "--"}
+	contains(t, plain.run(t, append(doctor, "ibv_devices")...), `(?m)^ok +dropin .* are in `+regexp.QuoteMeta(libraries(t)), `(?m)^ok +program .* is linked with glibc$`,
+		`(?m)^ok +loader .*; by itself /.*libibverbs.so.1, which knows the devices of the kernel only$`, `(?m)^ok +device +roce0 would be at `+regexp.QuoteMeta(network+"3")+`$`, `(?m)^ok +port `)
+	contains(t, plain.with("LD_LIBRARY_PATH="+libraries(t)).run(t, append(doctor, "ibv_devices")...), `(?m)^ok +loader .*; by itself as well$`)
+
+	const system = "/usr/lib/x86_64-linux-gnu"
+	program := filepath.Join(t.TempDir(), "program")
+	if out, err := exec.Command("gcc", "-o", program, "testdata/cmqp.c", "-Wl,--disable-new-dtags,-rpath,"+system, "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err := plain.try(t, append(doctor, program)...)
+	if err == nil {
+		t.Error("a program with an RPATH is called well")
+	}
+	contains(t, out, `(?m)^failure +loader +also with roce exec .* loads `+system+`/librdmacm.so.1: an RPATH in it comes first$`)
 }
 
 // isolated runs a script of sh in namespaces of its own, as unshare makes them with the
