@@ -67,6 +67,27 @@ func BenchmarkRecover(b *testing.B) {
 	}
 }
 
+func BenchmarkRecoverNear(b *testing.B) {
+	p := sendOnly(1024)
+	flow4.Seal(7, p)
+	b.SetBytes(int64(len(p)))
+	for b.Loop() {
+		if id, ok := flow4.RecoverNear(7, p); id != 7 || !ok {
+			b.Fatal(id, ok)
+		}
+	}
+}
+
+// BenchmarkBTH writes a header and reads it as the ICRC does.
+func BenchmarkBTH(b *testing.B) {
+	p := sendOnly(0)
+	h := BTH{Opcode: OpRCWriteMiddle, MigReq: true, PKey: DefaultPKey, DestQP: 0x1234, PSN: 77}
+	for b.Loop() {
+		h.Put(p)
+		h.PSN = PSN(sumFromBTH(1, p[:BTHSize])) & 0xff
+	}
+}
+
 func BenchmarkNewFlow(b *testing.B) {
 	for b.Loop() {
 		if f := NewFlow(testSrc4, testDst4); !f.Valid() {

@@ -111,6 +111,9 @@ func FuzzRecover(f *testing.F) {
 			if !ok && fl.Verify(id, b) {
 				t.Fatal("Recover refuses what Verify accepts")
 			}
+			if near, found := fl.RecoverNear(at, b); near != got || found != ok {
+				t.Fatalf("after damage RecoverNear(%d) found %d, %v, and Recover %d, %v", at, near, found, got, ok)
+			}
 		}
 	})
 }

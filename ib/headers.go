@@ -60,13 +60,10 @@ type BTH struct {
 // BTHSize.
 func (h BTH) Put(b []byte) int {
 	_ = b[BTHSize-1]
-	b[0] = byte(h.Opcode)
-	b[1] = bit(h.Solicited, bthSolicited) | bit(h.MigReq, bthMigReq) | h.Pad&3<<bthPadShift
-	be.PutUint16(b[2:], uint16(h.PKey))
-	be.PutUint32(b[4:], uint32(h.DestQP)&psnMask)
-	b[4] = bit(h.FECN, bthFECN) | bit(h.BECN, bthBECN)
-	be.PutUint32(b[8:], uint32(h.PSN)&psnMask)
-	b[8] = bit(h.AckReq, bthAckReq) | h.Resv7&^bthAckReq
+	flags := bit(h.Solicited, bthSolicited) | bit(h.MigReq, bthMigReq) | h.Pad&3<<bthPadShift
+	be.PutUint32(b, uint32(h.Opcode)<<24|uint32(flags)<<16|uint32(h.PKey))
+	be.PutUint32(b[4:], uint32(bit(h.FECN, bthFECN)|bit(h.BECN, bthBECN))<<24|uint32(h.DestQP)&psnMask)
+	be.PutUint32(b[8:], uint32(bit(h.AckReq, bthAckReq)|h.Resv7&^bthAckReq)<<24|uint32(h.PSN)&psnMask)
 	return BTHSize
 }
 

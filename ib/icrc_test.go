@@ -142,7 +142,8 @@ func TestNewFlow(t *testing.T) {
 }
 
 // Recover finds every ID at every length that honest peers send, at those they do
-// not, and nothing in lengths without meaning.
+// not, and nothing in lengths without meaning; RecoverNear finds the same, whatever it
+// is told.
 func TestRecoverFindsID(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	check := func(n int, id uint16) {
@@ -154,6 +155,11 @@ func TestRecoverFindsID(t *testing.T) {
 		flow4.Seal(id, b)
 		if got, ok := flow4.Recover(b); !ok || got != id {
 			t.Fatalf("%d bytes: Recover %d, %v; want %d", n, got, ok, id)
+		}
+		for _, likely := range []uint16{id, id + 1, uint16(r.Uint32())} {
+			if got, ok := flow4.RecoverNear(likely, b); !ok || got != id {
+				t.Fatalf("%d bytes: RecoverNear(%d) %d, %v; want %d", n, likely, got, ok, id)
+			}
 		}
 	}
 	for id := range 1 << 16 {

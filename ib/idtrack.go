@@ -85,6 +85,16 @@ func (t *IDTracker) Accept(now time.Duration, id uint16) bool {
 	return t.refused(now, id)
 }
 
+// Likely returns the Identification that a packet of the peer probably has, for
+// Flow.RecoverNear: the next one of a counter, else segment, its place in the datagram
+// that it came in.
+func (t *IDTracker) Likely(segment uint16) uint16 {
+	if t.mode == idCounter {
+		return t.last + 1
+	}
+	return segment
+}
+
 // explains reports whether the current pattern explains id, and follows it.
 func (t *IDTracker) explains(now time.Duration, id uint16) bool {
 	switch t.mode {

@@ -374,3 +374,28 @@ func TestIDTrackerForgetsCandidate(t *testing.T) {
 		}
 	}
 }
+
+// Likely is the next ID of a counter, and that of the segment otherwise.
+func TestIDTrackerLikely(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  int // packets of a datagram
+		id   func(n int) uint16
+	}{
+		{"always 0", 1, func(int) uint16 { return 0 }},
+		{"runs", 15, func(n int) uint16 { return uint16(n % 15) }},
+		{"counter", 1, func(n int) uint16 { return uint16(65500 + n) }},
+	} {
+		var tracker IDTracker
+		right := 0
+		for n := range 1000 {
+			if tracker.Likely(uint16(n%c.run)) == c.id(n) {
+				right++
+			}
+			tracker.Accept(time.Duration(n)*time.Microsecond, c.id(n))
+		}
+		if right < 1000-idFirstGoal {
+			t.Errorf("%s: %d of 1000 IDs were likely", c.name, right)
+		}
+	}
+}

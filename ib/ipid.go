@@ -67,21 +67,28 @@ func inverse(n int) uint32 {
 // at most one. Over IPv6 there is no Identification: Recover is an exact check
 // and id is 0. Any length is safe. A packet damaged at random passes with
 // probability 2^-16 over IPv4; IDTracker strengthens that.
-func (f *Flow) Recover(b []byte) (id uint16, ok bool) {
+func (f *Flow) Recover(b []byte) (id uint16, ok bool) { return f.RecoverNear(0, b) }
+
+// RecoverNear is Recover for a packet that is likely to have a certain
+// Identification: one that has is checked sooner.
+func (f *Flow) RecoverNear(likely uint16, b []byte) (id uint16, ok bool) {
 	if !f.accepts(b) {
 		return 0, false
 	}
 	n := len(b) - ICRCSize
-	s, has := f.sum(0, b), le.Uint32(b[n:])
+	s, has := f.sum(likely, b), le.Uint32(b[n:])
 	id, ok = f.explain(s^has, n)
 	if !ok && isFlush(b) {
-		return f.explain(again(s, b)^has, 2*n)
+		id, ok = f.explain(again(s, b)^has, 2*n)
 	}
-	return id, ok
+	if !ok || f.family == family6 {
+		return 0, ok
+	}
+	return likely ^ id, true
 }
 
-// explain returns the Identification that makes a difference d after n bytes
-// behind the pseudo header.
+// explain returns the difference of two Identifications that makes the difference d
+// after n bytes behind the pseudo header.
 func (f *Flow) explain(d uint32, n int) (id uint16, ok bool) {
 	if d == 0 || f.family == family6 {
 		return 0, d == 0

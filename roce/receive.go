@@ -82,8 +82,10 @@ func (e *engine) packet(now time.Duration, r *netio.Received, segment int) {
 
 // deliver hands a packet that may be trusted to its queue pair.
 func (q *QP) deliver(now time.Duration, src netip.Addr, r *netio.Received, p *ib.Packet) {
-	q.in = transport.Inbound{Packet: *p, Src: src, Dst: r.Dst.Addr().WithZone(""), TOS: r.TOS, CE: r.TOS&3 == ecnCE, Overflow: q.e.crowded}
-	q.t.Receive(now, &q.in)
+	in := &q.in // field by field: a whole Inbound would be made elsewhere and copied
+	in.Packet, in.Src, in.Dst = *p, src, r.Dst.Addr().WithZone("")
+	in.TOS, in.CE, in.Overflow = r.TOS, r.TOS&3 == ecnCE, q.e.crowded
+	q.t.Receive(now, in)
 	q.e.touch(q)
 }
 
@@ -102,21 +104,30 @@ func (f *inflow) get(from, to netip.AddrPort) *ib.Flow {
 }
 
 // sealed checks the ICRC by itself, and returns the IPv4 Identification that it
-// covers.
-func (f *inflow) sealed(src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) (id uint16, ok bool) {
+// covers; likely is one that the packet may well have.
+func (f *inflow) sealed(src netip.AddrPort, r *netio.Received, segment int, likely uint16, p *ib.Packet) (id uint16, ok bool) {
 	flow := f.get(src, r.Dst)
 	if !r.IDKnown {
-		return flow.Recover(p.Bytes())
+		return flow.RecoverNear(likely, p.Bytes())
 	}
 	id = r.ID + uint16(segment)
 	return id, flow.Verify(id, p.Bytes())
+}
+
+// likelyID is the IPv4 Identification that a packet to q most likely has, whose peers
+// are known: others are told apart by their ICRC first.
+func (q *QP) likelyID(segment int) uint16 {
+	if q == nil || q.peers[0] == nil {
+		return uint16(segment)
+	}
+	return q.peers[0].ids.Likely(uint16(segment))
 }
 
 // intact checks the ICRC. Where the IPv4 Identification that it covers is not
 // known, it is recovered and then has to fit what the sender sent before. q is nil
 // for multicast.
 func (e *engine) intact(now time.Duration, q *QP, f *inflow, src netip.AddrPort, r *netio.Received, segment int, p *ib.Packet) bool {
-	id, ok := f.sealed(src, r, segment, p)
+	id, ok := f.sealed(src, r, segment, q.likelyID(segment), p)
 	if !ok {
 		e.count(dropICRC)
 		return false

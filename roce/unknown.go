@@ -83,7 +83,7 @@ func (e *engine) unknownQP(now time.Duration, src netip.AddrPort, r *netio.Recei
 	case len(u.notices) == cap(u.notices) || !u.limit.allows(now):
 		e.count(unknownQPLimited)
 	default:
-		if _, ok := u.rx.sealed(src, r, segment, p); ok {
+		if _, ok := u.rx.sealed(src, r, segment, uint16(segment), p); ok {
 			u.notices = append(u.notices, notice{src, p.DestQP(), p.Opcode()})
 		}
 	}
