@@ -230,9 +230,9 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 		}
 	}
 	if busy {
-		// Whoever has it makes progress, unless its thread has lost its
-		// processor, as happens on a busy machine: offer it ours.
-		yieldThread()
+		// Whoever has it makes progress and is done soon, unless its thread has
+		// lost its processor, as happens on a busy machine: offer it ours.
+		c.dev.port.giveWay()
 		if n, err = c.pop(wc); n > 0 || err != nil {
 			return n, err
 		}

@@ -124,6 +124,31 @@ func (p *port) yield(fromC bool) {
 	}
 }
 
+// How a poller gives way to whoever has the engine.
+const (
+	turnTime = time.Millisecond // to yield for longer is to have lost a turn to other work
+	looks    = 64               // more than there are while an engine is at work on a batch
+	pauses   = 16               // instead of yielding, after a lost turn
+)
+
+// giveWay is what a poller does that found an engine taken: whoever has it is done soon,
+// unless its thread has lost its processor, as happens on a busy machine. Then it may have
+// ours: for nothing but a system call if nobody else wants it, and a whole turn if somebody
+// does, which is some hundred milliseconds where many do. A short sleep costs less there.
+func (p *port) giveWay() {
+	if left := p.crowded.Load(); left > 0 {
+		if p.crowded.Store(left - 1); left%looks == 0 {
+			pauseThread()
+		}
+		return
+	}
+	before := p.clock()
+	yieldThread()
+	if p.clock()-before > turnTime {
+		p.crowded.Store(pauses * looks)
+	}
+}
+
 // handOver ends a lease: the poller is going to block.
 func (e *engine) handOver() {
 	if e.lease.Swap(0) != 0 {

@@ -31,6 +31,7 @@ type port struct {
 	shared  bool      // in ports
 
 	misses   atomic.Uint32              // polls that found nothing
+	crowded  atomic.Int32               // polls that find an engine taken and pause now and then, before one yields again
 	fatal    atomic.Pointer[FatalError] // of the first engine that has panicked
 	mu       sync.Mutex                 // taken below engines, above mailboxes; guards what follows
 	devs     []*Device
