@@ -33,11 +33,18 @@ func TestLoads(t *testing.T) {
 }
 
 // A program of ours, testdata/verbs.c: operations by both ways of posting with each
-// byte compared, refusals, forks before and after the device is opened, a thousand
-// signals a second, a device that is closed before its objects, an exit with all open.
+// byte compared, refusals, asynchronous events, forks before and after the device is
+// opened, a thousand signals a second, a device that is closed before its objects, an exit
+// with all open.
 func TestVerbs(t *testing.T) {
 	program := compile(t, "verbs")
-	for _, mode := range []string{"ops", "fork", "signals", "close", "exit"} {
+	for _, mode := range []string{"ops", "events", "fork", "signals", "close", "exit"} {
 		t.Run(mode, func(t *testing.T) { contains(t, client.run(t, program, mode), "^right\n$") })
 	}
+}
+
+// A program of ours, testdata/unsupported.c: what is not there answers with the errno that
+// rdma-core has for it.
+func TestUnsupported(t *testing.T) {
+	contains(t, client.run(t, compile(t, "unsupported", "-ldl")), "^right\n$")
 }

@@ -81,7 +81,7 @@ func TestDropin(t *testing.T) {
 	ctx, cancel := needGuests(t)
 	defer cancel()
 	libraries := dropinLibraries(t)
-	late := []string{"env", "LD_PRELOAD=" + lateLibrary(t)}
+	late := lateLibrary(t)
 	bin := build(t, ctx, subset)
 	for _, k := range suites {
 		t.Run(k.suite, func(t *testing.T) {
@@ -93,8 +93,8 @@ func TestDropin(t *testing.T) {
 			}
 			us := ourSide(ns, bin)
 			ends := [2]*dropinEnd{
-				{side: rxe, device: "rxe0", gid: gid, guest: g},
-				{side: us, device: "roce0", before: []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}, late: late},
+				{side: rxe, device: "rxe0", gid: gid, late: preload(putInGuest(t, g, late)), guest: g},
+				{side: us, device: "roce0", before: []string{"env", "ROCE_DROPIN=" + libraries, bin.roce, "exec", "--addr", us.addr4, "--"}, late: preload(late)},
 			}
 			port := 20000
 			for _, c := range dropinCases() {
@@ -130,6 +130,22 @@ func lateLibrary(t *testing.T) string {
 	return path
 }
 
+func preload(library string) []string { return []string{"env", "LD_PRELOAD=" + library} }
+
+// putInGuest copies a file of this machine and returns where it is.
+func putInGuest(t *testing.T, g *lab.Guest, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join("/tmp", filepath.Base(path))
+	if err := g.Put(to, 0o755, b); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
 // TestDropinSpeed prints what perftest moves on rxe and on the drop-in libraries, in turns, in the same pair of guests.
 func TestDropinSpeed(t *testing.T) {
 	if os.Getenv("GOROCE_INTEROP") != dropin {
@@ -137,7 +153,6 @@ func TestDropinSpeed(t *testing.T) {
 	}
 	ctx, cancel := needGuests(t)
 	defer cancel()
-	const inGuest = "/tmp/dropin"
 	l := newGoodputLab(t, ctx)
 	files, err := filepath.Glob(filepath.Join(dropinLibraries(t), "*.so*"))
 	if err != nil {
@@ -145,18 +160,11 @@ func TestDropinSpeed(t *testing.T) {
 	}
 	var ends [2]*goodputEnd
 	for i, g := range l.guests {
-		l.in(g, "mkdir -p "+inGuest)
 		for _, f := range files {
-			b, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := g.Put(filepath.Join(inGuest, filepath.Base(f)), 0o755, b); err != nil {
-				t.Fatal(err)
-			}
+			putInGuest(t, g, f)
 		}
 		e := *l.rxe[i]
-		e.dropin = []string{"env", "ROCE_DROPIN=" + inGuest, roceInGuest, "exec", "--addr", e.addr4, "--"}
+		e.dropin = []string{"env", "ROCE_DROPIN=/tmp", roceInGuest, "exec", "--addr", e.addr4, "--"}
 		ends[i] = &e
 	}
 	fmt.Printf("Linux %s, %s, load %s\n\n| test | rxe | drop-in | ratio |\n|---|---|---|---|\n", l.guests[0].Kernel.Release, time.Now().Format(time.DateOnly), load())
@@ -181,7 +189,7 @@ type dropinEnd struct {
 	device string
 	gid    int
 	before []string // the program
-	late   []string // before that: a client of perftest -R comes late (dropin/late.c)
+	late   []string // before that: a client of perftest -R comes late (dropin/late.c), for the server may be slow to listen again
 	guest  *lab.Guest
 }
 

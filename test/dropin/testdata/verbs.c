@@ -1,7 +1,9 @@
 /* verbs MODE: a program of libibverbs that goes where those of the packages do not. Two
  * queue pairs of one device are connected to each other. Exit status 0: all was right. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -212,6 +214,36 @@ static void refused(void)
 	NEED(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == EBUSY);
 }
 
+/* events: the peer writes where it may not. The descriptor becomes readable, with what
+ * befell which queue pair, and nothing more; the queue pair ends when the event is
+ * acknowledged, also when that is done by another thread while it waits. */
+static void *acknowledge(void *event)
+{
+	usleep(20000);
+	ibv_ack_async_event(event);
+	return NULL;
+}
+
+static void events(void)
+{
+	struct pollfd fd = {.fd = context->async_fd, .events = POLLIN};
+	struct ibv_async_event event;
+	int flags = fcntl(fd.fd, F_GETFL);
+	NEED(flags >= 0 && !(flags & O_NONBLOCK) && !fcntl(fd.fd, F_SETFL, flags | O_NONBLOCK));
+	NEED(poll(&fd, 1, 0) == 0 && ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
+	ibv_wr_start(ex[0]);
+	ibv_wr_rdma_write(ex[0], mr[1]->rkey ^ 0x100, (uintptr_t)buf[1]);
+	ibv_wr_set_sge(ex[0], mr[0]->lkey, (uintptr_t)buf[0], 8);
+	NEED(!ibv_wr_complete(ex[0]));
+	NEED(poll(&fd, 1, 60000) == 1 && fd.revents == POLLIN);
+	NEED(!ibv_get_async_event(context, &event) && event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == qp[1]);
+	NEED(poll(&fd, 1, 0) == 0 && ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
+	event = (struct ibv_async_event){.event_type = IBV_EVENT_QP_ACCESS_ERR, .element.qp = qp[1]};
+	pthread_t other;
+	NEED(!pthread_create(&other, NULL, acknowledge, &event));
+	NEED(!ibv_destroy_qp(qp[1]) && !pthread_join(other, NULL));
+}
+
 static void destroy(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -306,6 +338,9 @@ int main(int argc, char **argv)
 		forked();
 	} else if (!strcmp(mode, "signals")) {
 		signalled();
+	} else if (!strcmp(mode, "events")) {
+		make();
+		events();
 	} else if (!strcmp(mode, "close")) { /* the device first, its objects afterwards */
 		make();
 		ops(1);
