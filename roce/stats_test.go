@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,51 @@ func TestStatDir(t *testing.T) {
 	var config *roce.ConfigError
 	if _, err := roce.Open(roce.Config{Backend: fabricPort(t, netio.NewFabric(), "10.0.0.1"), StatDir: filepath.Join(dir, "nowhere")}); !errors.As(err, &config) || config.Field != "StatDir" {
 		t.Errorf("%v", err)
+	}
+}
+
+// stale makes sockets in dir for the next devices of this process, as one of the same number
+// has left them behind that ended without closing its own. If served, somebody does.
+func stale(t *testing.T, dir string, served bool) {
+	t.Helper()
+	first, err := roce.Open(roce.Config{Backend: fabricPort(t, netio.NewFabric(), "10.0.0.1"), StatDir: dir})
+	must(t, err)
+	names, _ := filepath.Glob(filepath.Join(dir, "*-10.0.0.1-*.sock"))
+	must(t, first.Close())
+	if len(names) != 1 {
+		t.Fatalf("sockets %v", names)
+	}
+	const before = "-10.0.0.1-"
+	process, number, _ := strings.Cut(strings.TrimSuffix(names[0], ".sock"), before)
+	n, err := strconv.Atoi(number)
+	must(t, err)
+	for i := range 100 { // other tests take some of the numbers
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprint(process, before, n+1+i, ".sock"), Net: "unix"})
+		must(t, err)
+		if served {
+			t.Cleanup(func() { l.Close() })
+			continue
+		}
+		l.SetUnlinkOnClose(false)
+		must(t, l.Close())
+	}
+}
+
+// A socket that a process of the same number has left behind is replaced; one that is
+// served is not.
+func TestStatDirStale(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		dir, err := os.MkdirTemp("", "roce")
+		must(t, err)
+		defer os.RemoveAll(dir)
+		stale(t, dir, served)
+		dev, err := roce.Open(roce.Config{Backend: fabricPort(t, netio.NewFabric(), "10.0.0.1"), StatDir: dir})
+		if served != (err != nil) {
+			t.Errorf("served: %v, opened: %v", served, err)
+		}
+		if err == nil {
+			dev.Close()
+		}
 	}
 }
 

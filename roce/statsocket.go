@@ -2,12 +2,14 @@ package roce
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -31,7 +33,7 @@ func (d *Device) openStats() error {
 	}
 	addr := strings.NewReplacer(":", "_", "%", "_").Replace(d.addr.String())
 	name := filepath.Join(d.cfg.StatDir, fmt.Sprintf("%d-%s-%d.sock", os.Getpid(), addr, statNumber.Add(1)))
-	l, err := net.Listen("unix", name)
+	l, err := listenStats(name)
 	if err != nil {
 		return &ConfigError{"StatDir", d.cfg.StatDir, "a directory is needed in which a socket can be made: " + err.Error()}
 	}
@@ -42,6 +44,24 @@ func (d *Device) openStats() error {
 	d.stat = &statSocket{l: l, ended: make(chan struct{})}
 	go d.stat.serve(d)
 	return nil
+}
+
+// listenStats makes a socket with a name. One that nobody serves is that of a process that
+// has ended without closing its device, whose number the system has given away again.
+func listenStats(name string) (net.Listener, error) {
+	l, err := net.Listen("unix", name)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return l, err
+	}
+	c, dialErr := net.DialTimeout("unix", name, statDeadline)
+	if dialErr == nil {
+		c.Close()
+		return nil, err // a process in another container has the same number
+	}
+	if !errors.Is(dialErr, syscall.ECONNREFUSED) || os.Remove(name) != nil {
+		return nil, err
+	}
+	return net.Listen("unix", name)
 }
 
 // serve answers one reader after the other.
