@@ -64,8 +64,7 @@ type Config struct {
 	Engines int
 	// Window bounds the bytes of packets that one queue pair may have
 	// unacknowledged, and all that are connected to one host together four times as
-	// many; 0 means 1 MiB. The window in use adapts below it, and below 256 KiB where
-	// the peer is not goroce.
+	// many; 0 means 1 MiB. The window in use adapts below it.
 	Window int
 	// AllowPeers are the networks that peers may be in; empty means all. Packets
 	// from elsewhere are dropped before anything else is done with them, and an

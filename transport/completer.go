@@ -344,7 +344,7 @@ func (r *requester) progress(now time.Duration, to uint64) {
 	r.rtt.passed(now, to, r.delivered())
 	r.judge(now, to)
 	if r.q.kin {
-		r.win.widen()
+		r.win.kin = true
 	}
 	r.win.grow(r.unaCum-before, r.rtt.crowded(now))
 	r.armed, r.since, r.again = r.nxt > r.una, now, 0

@@ -77,8 +77,7 @@ type QPConfig struct {
 	// Became, if not nil, is told each change of the state, as Event is told.
 	Became func(from, to State)
 	// Window is the most bytes of packets, ICRC and headers included, that may
-	// be unacknowledged; 0 means 1 MiB. The window in use adapts below it, and below
-	// 256 KiB where the peer is not of this package.
+	// be unacknowledged; 0 means 1 MiB. The window in use adapts below it.
 	Window int
 	// SRQs has the receive queues of an XRC target, which needs neither PD and
 	// Mem nor any queue of its own.

@@ -7,7 +7,6 @@ const (
 	packetOverhead = 20 + 8 + 12 + 16 + 4
 	minCharge      = 256
 	startWindow    = 64 << 10
-	standardWindow = 256 << 10 // to a peer to whom a loss may cost all of it
 	defaultWindow  = 1 << 20
 	besideWindow   = 128 << 10 // that is always left beside one who waits for each request
 	maxWindow      = 1 << 30   // at minCharge a quarter of the PSN space (IBTA 9.7.1 allows half)
@@ -32,25 +31,24 @@ func charge(n uint32) uint64 { return max(uint64(n)+packetOverhead, minCharge) }
 // round trip until the first loss, then grows by one packet with each; a loss
 // halves it, a timeout shrinks it to its minimum (as TCP does, RFC 5681).
 //
-// Of what is sent to our kin only what is lost has to be sent again, so the window may
-// be larger, and takes losses for what any network does now and then and no queue has to
-// do with. What is acknowledged earns credit for a 32nd of it, and a loss that the credit
-// covers changes nothing. While round trip times show no queue, no loss does, and where
-// more is lost than earns credit the window grows by an eighth per round trip; but the
-// first loss halves it, and one now and then: who has never seen the path without the
-// queue that others keep there knows only then that there is one. Where an eighth is lost,
-// or more, each counts that the credit does not cover. Without a queue the window does not
-// go below what it takes for news of a loss to come from behind it, and not by a probe.
+// Of what is sent to our kin only what is lost has to be sent again, so the window takes
+// losses for what any network does now and then and no queue has to do with. What is
+// acknowledged earns credit for a 32nd of it, and a loss that the credit covers changes
+// nothing. While round trip times show no queue, no loss does, and where more is lost
+// than earns credit the window grows by an eighth per round trip; but the first loss
+// halves it, and one now and then: who has never seen the path without the queue that
+// others keep there knows only then that there is one. Where an eighth is lost, or more,
+// each counts that the credit does not cover. Without a queue the window does not go
+// below what it takes for news of a loss to come from behind it, and not by a probe.
 type window struct {
 	level
 	min   uint64
 	max   uint64
-	limit uint64 // what max becomes for our kin
 	step  uint64 // one full packet
 	acked uint64 // acknowledged since the last step
 	recov uint64 // sequence number: losses before it are one event with the last
 	spare int    // losses that may change nothing
-	kin   bool
+	kin   bool   // the peer is of our kin
 }
 
 // level is what a loss changes, and what is given back after one that was none.
@@ -62,27 +60,14 @@ type level struct {
 }
 
 func (w *window) reset(mtu uint32, limit int, seq uint64) {
-	step, most := charge(mtu), min(uint64(max(limit, 0)), maxWindow)
-	high := min(most, standardWindow)
+	step, high := charge(mtu), min(uint64(max(limit, 0)), maxWindow)
 	*w = window{
 		level: level{size: min(startWindow, high), thresh: high},
 		min:   min(leastPackets*step, high),
 		max:   high,
-		limit: most,
 		step:  step,
 		recov: seq,
 	}
-}
-
-// widen says that the peer is our kin.
-func (w *window) widen() {
-	if w.kin {
-		return
-	}
-	if w.thresh == w.max { // nothing was lost yet
-		w.thresh = w.limit
-	}
-	w.kin, w.max = true, w.limit
 }
 
 // grow takes note of n bytes acknowledged.
