@@ -25,7 +25,8 @@ needs no privileges, no kernel module and no /dev/infiniband.
 
 The libraries are looked for in $ROCE_DROPIN, beside this command, in dropin
 beside it, in the user's data folder and in /usr/local/lib/goroce and
-/usr/lib/goroce; 'make dropin' builds them.
+/usr/lib/goroce; 'make dropin' builds them. 'roce doctor -- PROGRAM' says why a
+program finds no device.
 
 Exit status: that of the program; 1 when it cannot be run, 2 wrong usage.`,
 		Example: "  roce exec -- ibv_devinfo -v\n  roce exec --addr 127.0.0.2 -- ib_write_bw 127.0.0.1",
