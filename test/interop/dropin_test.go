@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,7 +82,6 @@ func TestDropin(t *testing.T) {
 	defer cancel()
 	libraries := dropinLibraries(t)
 	late := lateLibrary(t)
-	stops := watchStops(ctx)
 	bin := build(t, ctx, subset)
 	for _, k := range suites {
 		t.Run(k.suite, func(t *testing.T) {
@@ -103,7 +101,7 @@ func TestDropin(t *testing.T) {
 				for i, role := range []string{"rxe serves", "we serve"} {
 					port++
 					t.Run(c.server+", "+role, func(t *testing.T) {
-						c.play(t, stops, port, ends[i], ends[1-i])
+						c.meet(t, port, ends[i], ends[1-i])
 					})
 				}
 			}
@@ -231,44 +229,8 @@ func (e *dropinEnd) argv(c dropinCase, command, flag, at string, port int) []str
 	return argv
 }
 
-// stops counts how often this process was stopped, and with it the machine or the guests:
-// to measure something else, say. Programs on the drop-in libraries go on then, alone.
-type stops struct{ n atomic.Int32 }
-
-// watchStops counts until ctx ends. A busy machine lets a process wait for a second.
-func watchStops(ctx context.Context) *stops {
-	const often, stop = 200 * time.Millisecond, 3 * time.Second
-	s := &stops{}
-	go func() {
-		for ctx.Err() == nil {
-			began := time.Now()
-			time.Sleep(often)
-			if time.Since(began) > stop {
-				s.n.Add(1)
-			}
-		}
-	}()
-	return s
-}
-
-// play runs a case; what fails while the machine was stopped is run again.
-func (c dropinCase) play(t *testing.T, s *stops, port int, server, client *dropinEnd) {
-	for {
-		before := s.n.Load()
-		err := c.meet(t, port, server, client)
-		switch {
-		case err == nil:
-			return
-		case s.n.Load() == before:
-			t.Error(err)
-			return
-		}
-		t.Logf("once more, as everything was stopped meanwhile: %v", err)
-	}
-}
-
 // meet runs both ends, which have to end without an error; the programs compare what they get as far as they do.
-func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) error {
+func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) {
 	own := ""
 	if c.bind != "" {
 		own = server.addr4
@@ -282,7 +244,7 @@ func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) erro
 		err = server.listens(c, port)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, sp.Stdout()+sp.Stderr())
+		t.Fatalf("%v\n%s", err, sp.Stdout()+sp.Stderr())
 	}
 	argv := client.argv(c, c.client, c.connect, server.addr4, port)
 	if strings.HasPrefix(c.client, "ib_") && !c.byTCP() {
@@ -294,9 +256,8 @@ func (c dropinCase) meet(t *testing.T, port int, server, client *dropinEnd) erro
 		err = endsWell("server", sp)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\nclient:\n%s\nserver:\n%s", err, cp.Stdout()+cp.Stderr(), sp.Stdout()+sp.Stderr())
+		t.Errorf("%v\nclient:\n%s\nserver:\n%s", err, cp.Stdout()+cp.Stderr(), sp.Stdout()+sp.Stderr())
 	}
-	return nil
 }
 
 func (e *dropinEnd) begin(t *testing.T, argv ...string) program {
