@@ -124,11 +124,13 @@ func (p *port) yield(fromC bool) {
 	}
 }
 
-// How a poller gives way to whoever has the engine.
+// How a poller gives way to whoever has the engine. Where both ends of a stream are on one
+// machine and keep its processors busy, the turn of up to 3 ms that yielding costs is not
+// lost: the peer has it.
 const (
-	turnTime = time.Millisecond // to yield for longer is to have lost a turn to other work
-	looks    = 64               // more than there are while an engine is at work on a batch
-	pauses   = 16               // instead of yielding, after a lost turn
+	turnTime = 4 * time.Millisecond // to yield for longer is to have lost a turn to other work
+	looks    = 64                   // more than there are while an engine is at work on a batch
+	pauses   = 2                    // instead of yielding, after a lost turn
 )
 
 // giveWay is what a poller does that found an engine taken: whoever has it is done soon,
