@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"regexp"
 	"runtime"
@@ -371,8 +372,12 @@ func TestPerfAllocations(t *testing.T) {
 	}
 	for _, test := range perfTests {
 		mallocs(test, 100)
-		few, many := mallocs(test, 100), mallocs(test, 5100)
-		if per := (float64(many) - float64(few)) / 5000; per > 0.1 {
+		per := math.Inf(1)
+		for try := 0; per > 0.1 && try < 3; try++ { // others of the process allocate as well
+			few, many := mallocs(test, 100), mallocs(test, 5100)
+			per = min(per, (float64(many)-float64(few))/5000)
+		}
+		if per > 0.1 {
 			t.Errorf("%s: %.2f allocations a message", test.name, per)
 		}
 	}
