@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // fakeDropin puts files with the names of the libraries into a folder that roce exec
@@ -146,5 +148,13 @@ func TestGainsRights(t *testing.T) {
 		if got := gainsRights(path, mode); !strings.Contains(got, "set-user-ID") {
 			t.Errorf("%v: %q", mode, got)
 		}
+	}
+	// CAP_NET_RAW, as setcap writes it (Linux include/uapi/linux/capability.h, struct vfs_cap_data).
+	caps := []byte{0: 1, 3: 2, 5: 1 << 5, 19: 0} // effective, version 2, permitted
+	if err := unix.Setxattr(path, "security.capability", caps, 0); err != nil {
+		t.Skipf("setcap: %v", err)
+	}
+	if got := gainsRights(path, 0o755); !strings.Contains(got, "setcap") {
+		t.Errorf("with capabilities: %q", got)
 	}
 }
