@@ -70,6 +70,8 @@ static void make(void)
 	context = open_device();
 	NEED(pd = ibv_alloc_pd(context));
 	NEED(channel = ibv_create_comp_channel(context));
+	struct ibv_cq *least = ibv_create_cq(context, 1, NULL, channel, 0);
+	NEED(least && least->cqe >= 16 && !ibv_destroy_cq(least)); /* perftest -e needs more than it asks for */
 	struct ibv_cq_init_attr_ex ca = {.cqe = 256, .channel = channel, .wc_flags = IBV_WC_STANDARD_FLAGS};
 	NEED(cq = ibv_create_cq_ex(context, &ca));
 	for (int i = 0; i < 2; i++) {
