@@ -61,9 +61,13 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return &PostError{0, "", errTarget}
 	}
 	q.sendMu.Lock()
+	first := q.sq.produced.Load()
 	err := q.postSend(wrs)
+	rings := q.sq.found(first)
 	q.sendMu.Unlock()
-	q.e.ring(q)
+	if rings || q.State() != StateRTS {
+		q.e.ring(q)
+	}
 	return err
 }
 

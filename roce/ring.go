@@ -29,7 +29,12 @@ func depth(n int) uint32 {
 }
 
 // ends are the indices of a ring.
-type ends struct{ produced, consumed index }
+type ends struct {
+	produced index
+	consumed atomic.Uint32
+	idle     atomic.Uint32 // of a send queue: before it all was taken up when the engine last found no more
+	_        [56]byte
+}
 
 // sendRing is the send queue of a QP; it implements transport.SQ.
 type sendRing struct {
@@ -63,8 +68,26 @@ func (r *sendRing) slot() (w *transport.SendWQE, sges []mem.SGE, inline []byte) 
 
 func (r *sendRing) publish() { r.produced.Add(1) }
 
+// found says whether the engine may have found the queue without entries since that of
+// index first was to be posted: then it wants to be told of them. It takes up others in
+// their turn, behind those before them. Either it sees them when it looks once more after
+// it has said so, or who posts sees what it has said.
+func (r *sendRing) found(first uint32) bool { return r.idle.Load()-first < r.produced.Load()-first }
+
 // Produced implements transport.SQ.
 func (r *sendRing) Produced() uint32 { return r.produced.Load() }
+
+// Posted implements transport.SQ.
+func (r *sendRing) Posted(taken uint32) bool {
+	if r.produced.Load() != taken {
+		return true
+	}
+	if r.idle.Load() == taken {
+		return false
+	}
+	r.idle.Store(taken)
+	return r.produced.Load() != taken
+}
 
 // Entry implements transport.SQ.
 func (r *sendRing) Entry(i uint32) *transport.SendWQE { return &r.entries[i&r.mask] }

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/goroce/goroce/transport"
@@ -20,15 +21,16 @@ type QueueMemory interface {
 // A queue has entries numbered by free-running indices of 32 bits; entry i is at i
 // modulo the size of the queue, a power of two. Who posts is alone in it, fills
 // entries at the produced index as long as that is less than a queue's size ahead of
-// the consumed one, and stores the produced index after them (release). A send queue
-// wants QP.Doorbell then. A receive queue wants it only in the error state, so that
-// its entries are flushed: State is to be read after the index was stored, both
-// sequentially consistent.
+// the consumed one, and stores the produced index after them. A send queue wants
+// QP.Doorbell then if its idle index is one of the new entries', or the state is not RTS;
+// a receive queue only in the error state, so that its entries are flushed. Both are to be
+// read after the index was stored, all sequentially consistent.
 type QueueLayout struct {
 	Size int // bytes
 
 	State                      int // uint32, the State of the queue pair
-	SendProduced, SendConsumed int // uint32; the engine writes consumed, the program produced
+	SendProduced, SendConsumed int // uint32; the engine writes consumed and idle, the program produced
+	SendIdle                   int // uint32: where the engine last found no more entries
 	RecvProduced, RecvConsumed int
 
 	SendEntries int // transport.SendWQE
@@ -71,9 +73,10 @@ func (q *QP) layOut(m QueueMemory) {
 	l.MaxLen = q.maxLen
 	base := m.Alloc(l.Size)
 	h := (*queueHead)(base)
-	at := func(p *index) int { return int(uintptr(unsafe.Pointer(p)) - uintptr(base)) }
-	l.State, l.SendProduced, l.SendConsumed = at(&h.state), at(&h.send.produced), at(&h.send.consumed)
-	l.RecvProduced, l.RecvConsumed = at(&h.recv.produced), at(&h.recv.consumed)
+	at := func(p *atomic.Uint32) int { return int(uintptr(unsafe.Pointer(p)) - uintptr(base)) }
+	l.State = at(&h.state.Uint32)
+	l.SendProduced, l.SendConsumed, l.SendIdle = at(&h.send.produced.Uint32), at(&h.send.consumed), at(&h.send.idle)
+	l.RecvProduced, l.RecvConsumed = at(&h.recv.produced.Uint32), at(&h.recv.consumed)
 
 	q.seen = &h.state.Uint32
 	s.ends = &h.send

@@ -45,7 +45,8 @@ func own(t *testing.T) (a, b *rocetest.Endpoint, m *ownMemory) {
 // send posts a SEND of a segment, or inline.
 func (m *ownMemory) send(id uint64, sge roce.SGE, inline string) {
 	at := m.word(m.l.SendProduced)
-	i := int(at.Load() & 3)
+	first := at.Load()
+	i := int(first & 3)
 	w := (*transport.SendWQE)(unsafe.Add(m.base, m.l.SendEntries+i*int(unsafe.Sizeof(transport.SendWQE{}))))
 	*w = transport.SendWQE{ID: id, Opcode: roce.WRSend, Flags: roce.Signaled}
 	if inline != "" {
@@ -56,7 +57,9 @@ func (m *ownMemory) send(id uint64, sge roce.SGE, inline string) {
 		*(*roce.SGE)(unsafe.Add(m.base, m.l.SendSGEs+i*4*int(unsafe.Sizeof(roce.SGE{})))) = sge
 	}
 	at.Add(1)
-	m.q.Doorbell()
+	if m.word(m.l.SendIdle).Load() == first || roce.State(m.word(m.l.State).Load()) != roce.StateRTS {
+		m.q.Doorbell()
+	}
 }
 
 // recv posts a receive.

@@ -244,7 +244,7 @@ func (e *pairEnd) post(op WROpcode, n int, flags SendFlags) {
 		ID: e.next, Opcode: op, Flags: flags, Imm: o.imm, RKey: e.peer().open.Key(), RemoteAddr: pairIOVA + uint64(o.roff), SRQN: pairSRQN,
 	}, []mem.SGE{sge}, nil)
 	e.next++
-	e.q.Kick(e.p.now)
+	e.sq.tell(e.p.now, e.q)
 }
 
 // Push makes the end its completion queues, and checks what completes.

@@ -79,6 +79,7 @@ type reqSQ struct {
 	inline   [][]byte
 	produced uint32
 	consumed uint32
+	idle     uint32 // where the queue pair last found no more
 	t        testing.TB
 }
 
@@ -89,6 +90,20 @@ func newReqSQ(t testing.TB, depth int) reqSQ {
 func (s *reqSQ) at(i uint32) int { return int(i) & (len(s.wqe) - 1) }
 
 func (s *reqSQ) Produced() uint32 { return s.produced }
+
+func (s *reqSQ) Posted(taken uint32) bool {
+	if s.produced == taken {
+		s.idle = taken
+	}
+	return s.produced != taken
+}
+
+// tell kicks the queue pair if the entry posted last wants it.
+func (s *reqSQ) tell(now time.Duration, q *QP) {
+	if s.idle == s.produced-1 || q.State() != RTS {
+		q.Kick(now)
+	}
+}
 
 func (s *reqSQ) Entry(i uint32) *SendWQE {
 	if i-s.consumed >= s.produced-s.consumed {
@@ -332,7 +347,7 @@ func (w *reqWorld) post(f []string) {
 	if !w.sq.post(e, list, p.inline) {
 		w.t.Fatalf("send queue is full at %d", id)
 	}
-	w.q.Kick(w.now)
+	w.sq.tell(w.now, w.q)
 }
 
 // show names a packet that went out by a path and checks what is the same in all.

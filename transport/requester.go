@@ -143,6 +143,7 @@ func (r *requester) reset() {
 // clear forgets everything about packets.
 func (r *requester) clear() {
 	r.cur, r.begun = r.done, r.done
+	r.q.cfg.SQ.Posted(r.begun) // who posts the next one kicks
 	r.nxt, r.top, r.end, r.fence = r.una, r.una, r.una, r.una
 	r.tried, r.probing = attempt{}, false
 	r.acked, r.stop, r.fixed, r.news, r.board = r.una, r.una, r.una, r.una, board{}
@@ -197,7 +198,7 @@ func (r *requester) wants() Want {
 	if r.parked || r.waiting || !r.live() {
 		return 0
 	}
-	if r.nxt == r.end && r.q.cfg.SQ.Produced() == r.begun {
+	if r.nxt == r.end && !r.q.cfg.SQ.Posted(r.begun) {
 		return 0
 	}
 	return WantData
@@ -258,7 +259,7 @@ func (r *requester) at(i uint32) *record { return &r.rec[i&uint32(len(r.rec)-1)]
 // start. The entry is read here, once.
 func (r *requester) next() (e SendWQE, ok bool) {
 	sq := r.q.cfg.SQ
-	if r.q.state != RTS || r.doomed || sq.Produced() == r.begun {
+	if r.q.state != RTS || r.doomed || !sq.Posted(r.begun) {
 		return e, false
 	}
 	e = *sq.Entry(r.begun)

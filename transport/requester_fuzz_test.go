@@ -84,7 +84,7 @@ func (w *reqWorld) fuzzPost(id int, op WROpcode, how int) {
 	}
 	w.posted[e.ID] = p
 	w.sq.post(e, []mem.SGE{{Addr: reqIOVA + uint64(p.off), Length: uint32(n), LKey: reg.Key()}}, nil)
-	w.q.Kick(w.now)
+	w.sq.tell(w.now, w.q)
 }
 
 // fuzzResponse makes a response near what is outstanding.

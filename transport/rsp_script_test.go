@@ -160,6 +160,7 @@ func (w *rspWorld) Push(wc *WC) {
 type rspNoSQ struct{}
 
 func (rspNoSQ) Produced() uint32      { return 0 }
+func (rspNoSQ) Posted(t uint32) bool  { return t != 0 }
 func (rspNoSQ) Entry(uint32) *SendWQE { return nil }
 func (rspNoSQ) SGEs(uint32) []mem.SGE { return nil }
 func (rspNoSQ) Inline(uint32) []byte  { return nil }

@@ -49,6 +49,7 @@ func (s *unreliable) reset() {
 func (s *unreliable) clear() {
 	s.unreliableState = unreliableState{datagram: s.q.cfg.Type == UD}
 	s.src.Reset()
+	s.q.cfg.SQ.Posted(s.done) // who posts the next one kicks
 }
 
 func (s *unreliable) start(a *Attr) {
@@ -97,7 +98,7 @@ func (s *unreliable) moved(time.Duration) {
 }
 
 func (s *unreliable) wants() Want {
-	if s.begun && (s.q.state == RTS || s.q.state == SQD) || s.q.state == RTS && s.q.cfg.SQ.Produced() != s.done {
+	if s.begun && (s.q.state == RTS || s.q.state == SQD) || s.q.state == RTS && s.q.cfg.SQ.Posted(s.done) {
 		return WantData
 	}
 	return 0

@@ -164,6 +164,11 @@ type RecvWQE struct {
 type SQ interface {
 	// Produced returns the index after the last posted entry.
 	Produced() uint32
+	// Posted says whether there are entries from taken on, all before having been
+	// taken up. If there are none whoever posts the next one has to call QP.Kick;
+	// otherwise nobody has to while the state is RTS: they are looked at in their
+	// turn.
+	Posted(taken uint32) bool
 	// Entry returns the header of entry i; it stays valid and unchanged until
 	// consumed.
 	Entry(i uint32) *SendWQE

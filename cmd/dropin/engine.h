@@ -12,7 +12,7 @@
  * memory that is the queue pair's. */
 struct goroce_queues {
 	uint32_t *state; /* enum ibv_qp_state */
-	uint32_t *send_produced, *send_consumed;
+	uint32_t *send_produced, *send_consumed, *send_idle;
 	uint32_t *recv_produced, *recv_consumed;
 	struct goroce_send *send;
 	struct ibv_sge *send_sges; /* max_send_sge for each entry */

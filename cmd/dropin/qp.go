@@ -99,7 +99,7 @@ func (p *pair) tell(q *C.struct_goroce_queues) {
 	word := func(at int) *C.uint32_t { return (*C.uint32_t)(unsafe.Add(base, at)) }
 	*q = C.struct_goroce_queues{
 		state:         word(l.State),
-		send_produced: word(l.SendProduced), send_consumed: word(l.SendConsumed), recv_produced: word(l.RecvProduced), recv_consumed: word(l.RecvConsumed),
+		send_produced: word(l.SendProduced), send_consumed: word(l.SendConsumed), send_idle: word(l.SendIdle), recv_produced: word(l.RecvProduced), recv_consumed: word(l.RecvConsumed),
 		send:        (*C.struct_goroce_send)(unsafe.Add(base, l.SendEntries)),
 		send_sges:   (*C.struct_ibv_sge)(unsafe.Add(base, l.SendSGEs)),
 		send_inline: (*C.uint8_t)(unsafe.Add(base, l.SendInline)),

@@ -115,11 +115,17 @@ static int check(struct qp *q, const struct slot *s)
 	}
 }
 
-/* publish hands all entries before index to the engine. */
+/* publish hands all entries before index to the engine. It is told of them if it has
+ * found the queue without any, or does not send (roce.QueueLayout); otherwise it takes
+ * them up behind those before them. */
 static void publish(struct qp *q, uint32_t index)
 {
-	__atomic_store_n(q->queues.send_produced, index, __ATOMIC_SEQ_CST);
-	goroce_engine.Doorbell(q->ibv.handle);
+	const struct goroce_queues *u = &q->queues;
+	uint32_t first = *u->send_produced;
+	__atomic_store_n(u->send_produced, index, __ATOMIC_SEQ_CST);
+	bool idle = __atomic_load_n(u->send_idle, __ATOMIC_SEQ_CST) - first < index - first;
+	if (idle || __atomic_load_n(u->state, __ATOMIC_SEQ_CST) != IBV_QPS_RTS)
+		goroce_engine.Doorbell(q->ibv.handle);
 }
 
 static bool put_sges(struct qp *q, const struct slot *s, const struct ibv_sge *list, size_t n)
