@@ -82,17 +82,28 @@ func TestUCLoss(t *testing.T) {
 	for range n {
 		want(t, a.Next(t), 0, roce.WCSend, roce.WCSuccess)
 	}
+	// What comes behind the messages ends them: one is sent again until it is not lost.
+	const last = n
+	must(t, b.QP.PostRecv(roce.RecvWR{ID: n}))
 	got := 0
-	wcs := make([]roce.WC, 16)
-	for idle := 0; idle < 1000; idle++ {
-		k, err := b.CQ.Poll(wcs)
-		must(t, err)
-		for _, wc := range wcs[:k] {
-			idle = 0
-			want(t, wc, uint64(got), roce.WCRecv, roce.WCSuccess) // in the order of posting, none skipped
-			got++
-			if i := int(wc.Imm); !bytes.Equal(a.MR.Bytes()[i*size:][:size], b.MR.Bytes()[int(wc.ID)*size:][:size]) {
-				t.Fatalf("message %d is not what was sent", i)
+	for tries, ended := 0, false; !ended; tries++ {
+		if tries == 1000 {
+			t.Fatalf("none of %d last messages arrived in 20 s", tries)
+		}
+		must(t, a.QP.PostSend(roce.SendWR{Opcode: roce.WRSendWithImm, Imm: last}))
+		for deadline := time.Now().Add(20 * time.Millisecond); !ended && time.Now().Before(deadline); {
+			var wcs [16]roce.WC
+			k, err := b.CQ.Poll(wcs[:])
+			must(t, err)
+			for _, wc := range wcs[:k] {
+				want(t, wc, uint64(got), roce.WCRecv, roce.WCSuccess) // in the order of posting, none skipped
+				if ended = wc.Imm == last; ended {
+					break
+				}
+				got++
+				if i := int(wc.Imm); !bytes.Equal(a.MR.Bytes()[i*size:][:size], b.MR.Bytes()[int(wc.ID)*size:][:size]) {
+					t.Fatalf("message %d is not what was sent", i)
+				}
 			}
 		}
 	}
