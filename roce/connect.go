@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/ib"
+	"github.com/goroce/goroce/transport"
 )
 
 // Remote is the other end of a connection.
@@ -24,11 +25,11 @@ type Conn struct {
 	// PathMTU is the payload of a packet, the same on both sides; 0 means what
 	// the interface allows.
 	PathMTU ib.MTU
-	// MaxDestRdAtomic is how many READs and atomics of the peer may be under way;
-	// 0 means 16.
+	// MaxDestRdAtomic is how many READs and atomics of the peer may be under way, up
+	// to 16; 0 means 16.
 	MaxDestRdAtomic int
-	// MaxRdAtomic is how many READs and atomics of ours may be under way, at most
-	// the peer's MaxDestRdAtomic; 0 means 16.
+	// MaxRdAtomic is how many READs and atomics of ours may be under way, up to
+	// 128, and at most the peer's MaxDestRdAtomic; 0 means 16.
 	MaxRdAtomic int
 	// MinRNRTimer is how long a peer shall wait when there is no receive
 	// request; rounded up to a code of the wire; 0 means 640 us.
@@ -135,7 +136,7 @@ func (c Conn) AttrRTR(typ QPType, r Remote) (*Attr, AttrMask, error) {
 		return a, mask, nil
 	}
 	res := orDefault(c.MaxDestRdAtomic, 16)
-	if err := small("MaxDestRdAtomic", res, maxRdAtomic); err != nil {
+	if err := small("MaxDestRdAtomic", res, transport.MaxDestRdAtomic); err != nil {
 		return nil, 0, err
 	}
 	if c.MinRNRTimer == 0 {
@@ -172,7 +173,7 @@ func (c Conn) AttrRTS(typ QPType, psn ib.PSN) (*Attr, AttrMask, error) {
 	for _, f := range []struct {
 		name     string
 		n, limit int
-	}{{"MaxRdAtomic", depth, maxRdAtomic}, {"RetryCount", retry, 7}, {"RNRRetry", rnr, 7}} {
+	}{{"MaxRdAtomic", depth, transport.MaxRdAtomic}, {"RetryCount", retry, 7}, {"RNRRetry", rnr, 7}} {
 		if err := small(f.name, f.n, f.limit); err != nil {
 			return nil, 0, err
 		}

@@ -18,20 +18,19 @@ import (
 
 // Limits of a device, as Query reports them.
 const (
-	maxQP       = 1 << 20
-	maxQPWR     = 1 << 15
-	maxSRQWR    = 1 << 15
-	maxSGE      = mem.MaxSGE
-	maxCQE      = 1 << 22
-	maxMRSize   = 1 << 62
-	maxMR       = mem.MaxObjects // memory regions and windows together
-	maxRdAtomic = transport.MaxRdAtomic
-	maxInline   = 1024
-	maxMsg      = 1 << 31
+	maxQP     = 1 << 20
+	maxQPWR   = 1 << 15
+	maxSRQWR  = 1 << 15
+	maxSGE    = mem.MaxSGE
+	maxCQE    = 1 << 22
+	maxMRSize = 1 << 62
+	maxMR     = mem.MaxObjects // memory regions and windows together
+	maxInline = 1024
+	maxMsg    = 1 << 31
 
 	maxCQ        = 1 << 20
 	maxCM        = 1 << 20 // of each kind
-	maxResRdAtom = maxQP * maxRdAtomic
+	maxResRdAtom = maxQP * transport.MaxDestRdAtomic
 )
 
 // Device is a RoCEv2 channel adapter at one local address (ibv_context). It has
@@ -302,9 +301,9 @@ func (d *Device) Query() DeviceAttr {
 	return DeviceAttr{
 		Name: d.cfg.Name, NodeGUID: d.guid, MaxQP: l.MaxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxCQ: l.MaxCQ, MaxCQE: maxCQE, MaxSRQWR: maxSRQWR, MaxAH: l.MaxAH,
 		MaxMcastGrp: maxMcastGrp, MaxMcastQPAttach: maxMcastQP,
-		MaxMR: l.MaxMR, MaxMW: l.MaxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: maxRdAtomic, MaxResRdAtom: l.MaxResRdAtom,
+		MaxMR: l.MaxMR, MaxMW: l.MaxMR, MaxMRSize: maxMRSize, MaxInline: maxInline, MaxQPRdAtom: transport.MaxDestRdAtomic, MaxResRdAtom: l.MaxResRdAtom,
 		MaxCMID: l.MaxCMID, MaxCMHalfOpen: l.MaxCMHalfOpen, MaxCMTimeWait: l.MaxCMTimeWait,
-		MaxQPInitRdAt: maxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
+		MaxQPInitRdAt: transport.MaxRdAtomic, AtomicCap: AtomicGlob, PhysPortCount: 1,
 	}
 }
 

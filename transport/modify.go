@@ -223,7 +223,7 @@ func (a *Attr) check(mask AttrMask) (field, reason string) {
 	limit(MaskRNRRetry, "RNRRetry", uint32(a.RNRRetry), 7)
 	limit(MaskMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31)
 	limit(MaskMaxRdAtomic, "MaxRdAtomic", uint32(a.MaxRdAtomic), MaxRdAtomic)
-	limit(MaskMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), MaxRdAtomic)
+	limit(MaskMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), MaxDestRdAtomic)
 	for _, p := range []struct {
 		bit  AttrMask
 		name string

@@ -16,7 +16,7 @@ func goodAttr() Attr {
 	return Attr{
 		PathMTU: ib.MTU1024, QKey: 1, RQPSN: 0xffffff, SQPSN: 0xfffffe, DestQPN: 2, Access: mem.RemoteRead,
 		PortNum: 1, AV: AddressVector{DGID: ib.GIDFromAddr(reqPeer), TrafficClass: 0x68, FlowLabel: 0xfffff},
-		MaxRdAtomic: 16, MaxDestRdAtomic: 16, MinRNRTimer: 31, Timeout: 31, RetryCnt: 7, RNRRetry: 7,
+		MaxRdAtomic: 128, MaxDestRdAtomic: 16, MinRNRTimer: 31, Timeout: 31, RetryCnt: 7, RNRRetry: 7,
 		AltAV: AddressVector{DGID: ib.GIDFromAddr(reqPeer), SourcePort: 0xc000}, AltPortNum: 1, AltTimeout: 31,
 	}
 }
@@ -176,7 +176,7 @@ func TestModifyValues(t *testing.T) {
 		{RTR, RTS, "Timeout", func(a *Attr) { a.Timeout = 32 }},
 		{RTR, RTS, "RetryCnt", func(a *Attr) { a.RetryCnt = 8 }},
 		{RTR, RTS, "RNRRetry", func(a *Attr) { a.RNRRetry = 8 }},
-		{RTR, RTS, "MaxRdAtomic", func(a *Attr) { a.MaxRdAtomic = 17 }},
+		{RTR, RTS, "MaxRdAtomic", func(a *Attr) { a.MaxRdAtomic = 129 }},
 	}
 	for _, c := range cases {
 		a := goodAttr()

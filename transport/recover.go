@@ -55,7 +55,7 @@ func (r *requester) reach() uint64 {
 			if to = r.missing(req, to); to < req.end {
 				return to
 			}
-			r.readHead = (r.readHead + 1) % MaxRdAtomic
+			r.readHead = (r.readHead + 1) % len(r.reads)
 			r.numReads--
 			r.readNext = max(r.readNext-1, 0)
 			continue

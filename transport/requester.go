@@ -7,10 +7,14 @@ import (
 	"github.com/goroce/goroce/mem"
 )
 
-// MaxRdAtomic is the most READ and atomic requests that a queue pair can have
-// outstanding, as initiator and as responder (max_qp_init_rd_atom and
-// max_qp_rd_atom of ibv_query_device).
-const MaxRdAtomic = 16
+// The most READ and atomic requests that a queue pair can have outstanding, as
+// initiator and as responder (max_qp_init_rd_atom and max_qp_rd_atom of
+// ibv_query_device): as initiator as many as Linux rxe answers, as responder, which
+// keeps something of each, as many as RNICs do.
+const (
+	MaxRdAtomic     = 128
+	MaxDestRdAtomic = 16
+)
 
 // maxMessage is the longest message, in bytes (IBTA 9.7.2).
 const maxMessage = 1 << 31
@@ -101,7 +105,7 @@ type requester struct {
 	repair bool   // only what is known to be lost is sent again
 	again  uint64 // charge of what was sent again since then, or since the last progress
 
-	reads    [MaxRdAtomic]readRequest // ring of outstanding READ REQUESTs
+	reads    []readRequest // ring of outstanding READ REQUESTs; it grows when needed
 	readHead int
 	numReads int
 	readNext int // those before it, from readHead on, were sent (again)
@@ -448,8 +452,7 @@ func (r *requester) sendRead(now time.Duration, out Outbox, c *record) (sent int
 	ib.RETH{VA: c.raddr + off, RKey: c.rkey, Length: uint32(n)}.Put(b[at:])
 	r.q.commit(out)
 	if !again {
-		*r.read(r.numReads) = readRequest{first: r.nxt, end: end, rec: r.cur}
-		r.numReads++
+		r.addRead(readRequest{first: r.nxt, end: end, rec: r.cur})
 	}
 	hurt := cost
 	if req := r.read(r.readNext); req.fate == fateLost {
@@ -471,7 +474,19 @@ func (r *requester) readPart() uint64 {
 }
 
 // read returns the i-th outstanding READ REQUEST.
-func (r *requester) read(i int) *readRequest { return &r.reads[(r.readHead+i)%MaxRdAtomic] }
+func (r *requester) read(i int) *readRequest { return &r.reads[(r.readHead+i)%len(r.reads)] }
+
+func (r *requester) addRead(req readRequest) {
+	if r.numReads == len(r.reads) {
+		grown := make([]readRequest, max(4, 2*r.numReads))
+		for i := range r.numReads {
+			grown[i] = *r.read(i)
+		}
+		r.reads, r.readHead = grown, 0
+	}
+	r.numReads++
+	*r.read(r.numReads - 1) = req
+}
 
 // fits says whether the window has room; one packet may always be in flight. What
 // has a mark is not; its share is taken as that of the average packet.

@@ -98,10 +98,11 @@ func (r *requester) sendAtomic(now time.Duration, out Outbox, c *record) (sent i
 		return 0, false
 	}
 	r.q.commit(out)
-	if !again {
-		r.numReads++
+	if again {
+		*r.read(r.readNext) = req
+	} else {
+		r.addRead(req)
 	}
-	*r.read(r.readNext) = req
 	r.readNext++
 	r.sent(now, c, 1, cost, cost, true)
 	return len(b), true

@@ -166,6 +166,42 @@ func TestRequesterOrder(t *testing.T) {
 			> READ 1 va=0 len=2 ack
 			> SEND_ONLY 2 3 ack
 			wc 1 READ 1 ok`},
+		{"IBTA 9.7.3.1: more READs outstanding than there were before, some of them answered, and all of them again", `
+			set rd=128
+			post 1 READ 1
+			post 2 READ 2
+			post 3 READ 3
+			post 4 READ 4
+			> READ 0 va=0 len=1 ack
+			> READ 1 va=0 len=2 ack
+			> READ 2 va=0 len=3 ack
+			> READ 3 va=0 len=4 ack
+			< RONLY 0 1
+			< RONLY 1 2
+			post 5 READ 5
+			post 6 READ 6
+			post 7 READ 7
+			> READ 4 va=0 len=5 ack
+			> READ 5 va=0 len=6 ack
+			> READ 6 va=0 len=7 ack
+			wc 1 READ 1 ok
+			wc 2 READ 2 ok
+			< NAK 2 seq
+			> READ 2 va=0 len=3 ack
+			> READ 3 va=0 len=4 ack
+			> READ 4 va=0 len=5 ack
+			> READ 5 va=0 len=6 ack
+			> READ 6 va=0 len=7 ack
+			< RONLY 2 3
+			< RONLY 3 4
+			< RONLY 4 5
+			< RONLY 5 6
+			< RONLY 6 7
+			wc 3 READ 3 ok
+			wc 4 READ 4 ok
+			wc 5 READ 5 ok
+			wc 6 READ 6 ok
+			wc 7 READ 7 ok`},
 		{"a READ larger than the window is several requests, each ending where its retry ends", `
 			set rd=2 window=3160        // ten full packets of 316
 			post 1 READ 3000

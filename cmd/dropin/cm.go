@@ -18,6 +18,7 @@ import (
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/roce"
 	"github.com/goroce/goroce/roce/rdmacm"
+	"github.com/goroce/goroce/transport"
 	"golang.org/x/sys/unix"
 )
 
@@ -305,7 +306,7 @@ func configOf(d *device, qp C.uint32_t, p *C.struct_goroce_cm_param) (rdmacm.Con
 	}
 	c := rdmacm.Config{
 		Device: d.Device, PD: d.peers, Linger: -1, TrafficClass: uint8(p.tos),
-		ResponderResources: count(p.responder_resources, 16), InitiatorDepth: count(p.initiator_depth, 16),
+		ResponderResources: count(p.responder_resources, transport.MaxDestRdAtomic), InitiatorDepth: count(p.initiator_depth, transport.MaxRdAtomic),
 		FlowControl: p.flow_control != 0, RetryCount: count(p.retry_count, 7), RNRRetryCount: count(p.rnr_retry_count, 7),
 		PrivateData: C.GoBytes(p.private_data, C.int(p.private_len)),
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/goroce/goroce/ib"
 	"github.com/goroce/goroce/ib/mad"
 	"github.com/goroce/goroce/roce"
+	"github.com/goroce/goroce/transport"
 )
 
 // Defaults of Config.
@@ -15,7 +16,7 @@ const (
 	defaultAckTimeout      = 268 * time.Millisecond
 	defaultResponseTimeout = time.Second
 	defaultRetries         = 15
-	maxRdAtomic            = 16
+	defaultRdAtomic        = 16
 )
 
 // Config says how a connection is made, on either side. Its zero value works; a
@@ -62,10 +63,10 @@ type Config struct {
 	// which may fill it in: with a key that the peer has to know, say.
 	PrivateData []byte
 	// ResponderResources is how many READs and atomics of the peer may be under
-	// way; 0 means 16, and in Request.Accept not more than the peer asks for.
+	// way, up to 16; 0 means 16, and in Request.Accept not more than the peer asks for.
 	ResponderResources int
-	// InitiatorDepth is how many READs and atomics of ours may be under way; 0
-	// means 16, and in Request.Accept not more than the peer allows. The peer may
+	// InitiatorDepth is how many READs and atomics of ours may be under way, up to
+	// 128; 0 means 16, and in Request.Accept as many as the peer allows. The peer may
 	// lower what Dial asks for: see Conn.Params.
 	InitiatorDepth int
 	// FlowControl says that we would heed the credits of the peer. It is told to
@@ -154,8 +155,8 @@ func (c *Config) fill(peer Params, room int) error {
 		n         *int
 		def, most int
 	}{
-		{"ResponderResources", &c.ResponderResources, min(peer.ResponderResources, maxRdAtomic), maxRdAtomic},
-		{"InitiatorDepth", &c.InitiatorDepth, min(peer.InitiatorDepth, maxRdAtomic), maxRdAtomic},
+		{"ResponderResources", &c.ResponderResources, min(peer.ResponderResources, transport.MaxDestRdAtomic), transport.MaxDestRdAtomic},
+		{"InitiatorDepth", &c.InitiatorDepth, min(peer.InitiatorDepth, transport.MaxRdAtomic), transport.MaxRdAtomic},
 		{"RetryCount", &c.RetryCount, 7, 7},
 		{"RNRRetryCount", &c.RNRRetryCount, 7, 7},
 		{"Retries", &c.Retries, defaultRetries, 15},

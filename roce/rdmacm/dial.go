@@ -59,7 +59,7 @@ func smallerMTU(err error) ib.MTU {
 
 func dial(ctx context.Context, to netip.AddrPort, cfg Config) (*Conn, error) {
 	room, _, _, _ := MaxPrivateData(cfg.PortSpace)
-	if err := cfg.fill(Params{ResponderResources: maxRdAtomic, InitiatorDepth: maxRdAtomic}, room); err != nil {
+	if err := cfg.fill(Params{ResponderResources: defaultRdAtomic, InitiatorDepth: defaultRdAtomic}, room); err != nil {
 		return nil, err
 	}
 	dev, release, err := cfg.deviceFor(to.Addr())

@@ -63,7 +63,7 @@ func TestDialErrors(t *testing.T) {
 		{"PrivateData", rdmacm.Config{PrivateData: make([]byte, 57)}},
 		{"PrivateData", rdmacm.Config{PortSpace: rdmacm.UDP, PrivateData: make([]byte, 181)}},
 		{"ResponderResources", rdmacm.Config{ResponderResources: 17}},
-		{"InitiatorDepth", rdmacm.Config{InitiatorDepth: 17}},
+		{"InitiatorDepth", rdmacm.Config{InitiatorDepth: 129}},
 		{"RetryCount", rdmacm.Config{RetryCount: 8}},
 		{"RNRRetryCount", rdmacm.Config{RNRRetryCount: 8}},
 		{"Retries", rdmacm.Config{Retries: 16}},

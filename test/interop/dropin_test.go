@@ -38,14 +38,6 @@ func (c dropinCase) gidFlag() string {
 // byTCP says whether the ends meet by a TCP connection, not by rdma_cm.
 func (c dropinCase) byTCP() bool { return c.gidFlag() != "" && !strings.Contains(c.server, " -R") }
 
-// reads is the flag for how many READs may be outstanding: rxe says 128, which perftest would ask of the other end, too.
-func reads(test string) string {
-	if strings.HasPrefix(test, "read") || strings.HasPrefix(test, "atomic") {
-		return " -o 16"
-	}
-	return ""
-}
-
 func dropinCases() (list []dropinCase) {
 	both := func(command string) { list = append(list, dropinCase{server: command, client: command}) }
 	perf := func(test string) { both("ib_" + test + " -F -u 18") } // a guest may stand still for the half second that is the default until the last retry
@@ -53,13 +45,13 @@ func dropinCases() (list []dropinCase) {
 		both("ibv_" + p + "_pingpong")
 	}
 	for _, p := range []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat", "atomic_bw", "atomic_lat"} {
-		perf(p + reads(p) + " -n 200")
-	}
-	for _, p := range []string{"send_bw -c UC -s 4096", "send_lat -c UC", "write_bw -c UC -s 4096", "write_lat -c UC", "send_bw -c UD -s 1024", "send_lat -c UD",
-		"send_bw -b", "write_bw -q 4 -t 16", "send_bw -e", "write_lat -I 64", "send_bw --use-srq", "send_bw -R", "write_bw -R", "read_lat -R -o 16", "send_lat -R -c UD"} {
 		perf(p + " -n 200")
 	}
-	for _, p := range []string{"send_bw -a -n 5", "write_bw -a -n 5", "read_bw -a -o 16 -n 5", "write_bw -l 16 -n 320"} {
+	for _, p := range []string{"send_bw -c UC -s 4096", "send_lat -c UC", "write_bw -c UC -s 4096", "write_lat -c UC", "send_bw -c UD -s 1024", "send_lat -c UD",
+		"send_bw -b", "write_bw -q 4 -t 16", "send_bw -e", "write_lat -I 64", "send_bw --use-srq", "send_bw -R", "write_bw -R", "read_lat -R", "send_lat -R -c UD"} {
+		perf(p + " -n 200")
+	}
+	for _, p := range []string{"send_bw -a -n 5", "write_bw -a -n 5", "read_bw -a -n 5", "write_bw -l 16 -n 320"} {
 		perf(p)
 	}
 	return append(list,

@@ -267,7 +267,7 @@ func (w *world) join(a, b *side) error {
 		if w.rng.IntN(2) == 0 {
 			psn[i] = ib.PSN(1<<24 - 1 - w.rng.Uint32N(100))
 		}
-		depth[i] = 1 + w.rng.IntN(transport.MaxRdAtomic)
+		depth[i] = 1 + w.rng.IntN(transport.MaxDestRdAtomic)
 		timer[i] = w.rng.IntN(16)
 	}
 	for i, s := range []*side{a, b} {
