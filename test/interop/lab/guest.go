@@ -60,6 +60,11 @@ func BootGuest(ctx context.Context, c GuestConfig) (*Guest, error) {
 	panic("unreachable")
 }
 
+// cpu is the processor that QEMU emulates: all that it can, but for the flag that says REP MOVSB
+// is fast. Emulated it moves a byte at a time, and Linux copies to and from programs with it:
+// 4096 bytes take a read(2) 9.3 us, 3.9 without.
+const cpu = "max,-erms"
+
 func bootOnce(ctx context.Context, c GuestConfig) (_ *Guest, err error) {
 	image, err := c.Kernel.Image()
 	if err != nil {
@@ -82,7 +87,7 @@ func bootOnce(ctx context.Context, c GuestConfig) (_ *Guest, err error) {
 		return nil, err
 	}
 	argv := []string{"qemu-system-x86_64",
-		"-machine", "pc,nvdimm=on", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024,slots=1,maxmem=2G", "-smp", "2",
+		"-machine", "pc,nvdimm=on", "-accel", "tcg,thread=multi", "-cpu", cpu, "-m", "1024,slots=1,maxmem=2G", "-smp", "2",
 		"-kernel", image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
 		"-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-nic", "none",
 		"-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap",
