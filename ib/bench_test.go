@@ -52,6 +52,22 @@ func BenchmarkSeal(b *testing.B) {
 	}
 }
 
+// BenchmarkUpdate is what TuneICRC chooses from.
+func BenchmarkUpdate(b *testing.B) {
+	p := make([]byte, 4112)
+	for _, c := range []struct {
+		name   string
+		update func(uint32, []byte) uint32
+	}{{"hash/crc32", updateLong}, {"shifts", updateShifts}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(len(p)))
+			for b.Loop() {
+				c.update(0, p)
+			}
+		})
+	}
+}
+
 func BenchmarkRecover(b *testing.B) {
 	for _, n := range benchSizes {
 		b.Run(fmt.Sprintf("payload=%d", n), func(b *testing.B) {
