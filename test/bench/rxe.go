@@ -177,9 +177,9 @@ var guestTests = []struct {
 	unit       string
 	column     int
 }{
-	{"WRITE 64 KiB", "write_bw", []string{"-s", "65536", "-n", "400", "--report_gbits"}, gbit, columnAverage},
-	{"SEND 64 KiB", "send_bw", []string{"-s", "65536", "-n", "400", "--report_gbits"}, gbit, columnAverage},
-	{"READ 64 KiB", "read_bw", []string{"-s", "65536", "-n", "400", "--report_gbits"}, gbit, columnAverage},
+	{"WRITE 64 KiB", "write_bw", []string{"-s", "65536", "-n", "2000", "--report_gbits"}, gbit, columnAverage},
+	{"SEND 64 KiB", "send_bw", []string{"-s", "65536", "-n", "2000", "--report_gbits"}, gbit, columnAverage},
+	{"READ 64 KiB", "read_bw", []string{"-s", "65536", "-n", "2000", "--report_gbits"}, gbit, columnAverage},
 	{"WRITE 8 bytes, one way", "write_lat", []string{"-s", "8", "-n", "400"}, usec, columnTypical},
 	{"SEND 8 bytes, one way", "send_lat", []string{"-s", "8", "-n", "400"}, usec, columnTypical},
 	{"READ 8 bytes", "read_lat", []string{"-s", "8", "-n", "400"}, usec, columnTypical},
@@ -208,7 +208,7 @@ func rxePart(suite, agent, roce string) *part {
 			})
 		}
 	}
-	return &part{name: "rxe", rounds: 3, groups: []group{g}, print: func(w io.Writer, p *part) { printGuests(w, p, pair) }, close: pair.close}
+	return &part{name: "rxe", rounds: 5, groups: []group{g}, print: func(w io.Writer, p *part) { printGuests(w, p, pair) }, close: pair.close}
 }
 
 // printGuests writes the medians, and their ratios to those of rxe with itself.
