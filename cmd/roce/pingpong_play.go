@@ -17,9 +17,9 @@ const (
 )
 
 // pollFor is how long a game without --events polls before it sleeps: longer than
-// any exchange takes, between emulated guests as well (0.4 ms), so that only a wait
-// for something unusual sleeps.
-const pollFor = 2 * time.Millisecond
+// any exchange takes, between emulated guests as well (0.4 ms), and than a turn of
+// other work, so that only a wait for something unusual sleeps.
+const pollFor = 5 * time.Millisecond
 
 // completionError is a work request that failed.
 type completionError struct {
