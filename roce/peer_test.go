@@ -122,7 +122,13 @@ func TestBesideWindow(t *testing.T) {
 	f := netio.NewFabric()
 	f.RecvBuffer = 4 * size
 	out := &countedBackend{Backend: fabricPort(t, f, "10.0.0.1")}
-	devs := [2]*roce.Device{openManual(t, out), openManual(t, fabricPort(t, f, "10.0.0.2"))}
+	var devs [2]*roce.Device
+	for i, be := range []netio.Backend{out, fabricPort(t, f, "10.0.0.2")} {
+		var err error
+		devs[i], err = roce.Open(roce.Config{Backend: be, Manual: true, Engines: 1}) // two know nothing of each other
+		must(t, err)
+		t.Cleanup(func() { devs[i].Close() })
+	}
 	c := newCrowd(t, 2, devs, 16)
 	var mrs [2]*roce.MR
 	for i, pd := range c.pds {
