@@ -55,7 +55,7 @@ func (r *requester) reach() uint64 {
 			if to = r.missing(req, to); to < req.end {
 				return to
 			}
-			r.readHead = (r.readHead + 1) % len(r.reads)
+			r.readHead = (r.readHead + 1) & (len(r.reads) - 1)
 			r.numReads--
 			r.readNext = max(r.readNext-1, 0)
 			continue

@@ -105,7 +105,7 @@ type requester struct {
 	repair bool   // only what is known to be lost is sent again
 	again  uint64 // charge of what was sent again since then, or since the last progress
 
-	reads    []readRequest // ring of outstanding READ REQUESTs; it grows when needed
+	reads    []readRequest // ring of outstanding READ REQUESTs, a power of two; it grows when needed
 	readHead int
 	numReads int
 	readNext int // those before it, from readHead on, were sent (again)
@@ -474,8 +474,9 @@ func (r *requester) readPart() uint64 {
 }
 
 // read returns the i-th outstanding READ REQUEST.
-func (r *requester) read(i int) *readRequest { return &r.reads[(r.readHead+i)%len(r.reads)] }
+func (r *requester) read(i int) *readRequest { return &r.reads[(r.readHead+i)&(len(r.reads)-1)] }
 
+// addRead appends one.
 func (r *requester) addRead(req readRequest) {
 	if r.numReads == len(r.reads) {
 		grown := make([]readRequest, max(4, 2*r.numReads))

@@ -106,13 +106,27 @@ func TestInterop(t *testing.T) {
 	}
 }
 
+func script(f netio.Fault) func(netio.Backend) netio.Backend {
+	return func(be netio.Backend) netio.Backend {
+		return netio.WithFaults(be, netio.FaultConfig{Script: []netio.Fault{f}})
+	}
+}
+
+func isNAK(p *ib.Packet) bool {
+	return p.Info().Op == ib.KindAck && p.AETH().Syndrome.Kind() == ib.SynNAK
+}
+
+// A peer whose NAK is not seen once, as when it is away until all is repaired, is not
+// wrong.
+func TestInteropTriesAgain(t *testing.T) {
+	w := newWorld(t)
+	w.servingThrough(script(netio.Fault{Match: isNAK, Nth: 1}), "127.0.0.1")
+	o := w.run(strings.Fields("interop --peer serve -m 1024 -u 12 --fault psn-ahead -s 1 127.0.0.1")...)
+	o.want(t, "interop", 0)
+}
+
 // What a peer does wrong is seen, said with the rule, and shown with its packets.
 func TestInteropWrongPeer(t *testing.T) {
-	script := func(f netio.Fault) func(netio.Backend) netio.Backend {
-		return func(be netio.Backend) netio.Backend {
-			return netio.WithFaults(be, netio.FaultConfig{Script: []netio.Fault{f}})
-		}
-	}
 	for _, c := range []struct {
 		name  string
 		wrong netio.Fault
@@ -126,7 +140,7 @@ func TestInteropWrongPeer(t *testing.T) {
 		},
 		{
 			"it never says that a packet is missing",
-			netio.Fault{Match: func(p *ib.Packet) bool { return p.Info().Op == ib.KindAck && p.AETH().Syndrome.Kind() == ib.SynNAK }},
+			netio.Fault{Match: isNAK},
 			"--fault drop -s 1", []string{"SEND      us   drop        FAILED", "the peer has sent no sequence NAK", "expected: a NAK for the gap", "IBTA 9.7.5.2", "RC_SEND_MIDDLE"},
 		},
 		{

@@ -142,6 +142,9 @@ func (g *game) turn(i int) error {
 // completions waits for completions: it polls, and sleeps with events or when
 // nothing has come for a while.
 func completions(ctx context.Context, cq *roce.CQ, wcs []roce.WC, events bool) (int, error) {
+	if ctx.Err() != nil { // who finds something in each poll never waits
+		return 0, context.Cause(ctx)
+	}
 	if !events {
 		for begin := time.Now(); time.Since(begin) < pollFor; {
 			if n, err := cq.Poll(wcs); n > 0 || err != nil {
